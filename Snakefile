@@ -87,3 +87,11 @@ onerror:
 
 if MAIN:
     workflow.default_target = "all"
+    try:
+        selection.check_rules(
+            sys.argv[1:],
+            [rule.name for rule in workflow.rules],
+            snakemake_internals.targets,
+        )
+    except UserError as error:
+        sys.exit(f"error: {error}")

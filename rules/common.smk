@@ -3,10 +3,11 @@
 import sys
 from functools import cache, partial
 
+from recollect.settings.catalogue import check_mine_folder
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import figure_settings, names
 from recollect.settings.still import hold_still
-from recollect.stages import packs, paths, plan, selection
+from recollect.stages import packs, pairs, paths, plan, selection
 from recollect.stages.check import check_once
 from recollect.stages.rules import StageRule, find_commands
 
@@ -28,11 +29,14 @@ try:
     find_commands()
     # A killed Snakemake's lock goes; the flock is held for as long as this variable lives.
     ALIVE = stale_lock.clear()
+    check_mine_folder()
     check_once()
     # The configuration that a module is given may be a part.
     SELECTED = selection.selection({**selection.default_config(), **config})
     if MAIN:
         selection.check_targets(sys.argv[1:])
+        for figure in SELECTED.figures:
+            pairs.check_figure(SELECTED.scale, figure)
     # Snakemake's own records, where `dvc pull` or `dvc checkout` brought others than those known here.
     provenance.restore()
 except UserError as error:

@@ -17,6 +17,14 @@ def lock_files(workflow: Any) -> Iterable[str]:
     return list(getattr(workflow.persistence, "_lockfile", {}).values())
 
 
+def targets(words: list[str]) -> list[str]:
+    """Which words of a command of Snakemake are targets: a Snakefile is not told while it is parsed."""
+    from snakemake.cli import get_argument_parser
+
+    chosen, _ = get_argument_parser([]).parse_known_args(words)
+    return [str(target) for target in chosen.targets or ()]
+
+
 def first_outputs(workflow: Any) -> list[str]:
     """A file of each job that is going to run: `onstart` is told nothing of the jobs."""
     return [str(job.output[0]) for job in workflow.dag.needrun_jobs() if job.output]

@@ -23,12 +23,14 @@ import pandas as pd
 from recollect.artifacts.lease import device_lease
 from recollect.common import histories as columns
 from recollect.environments import registry
+from recollect.settings.catalogue import check_mine_folder
 from recollect.settings.errors import UserError
 from recollect.settings.overrides import method_with
 from recollect.settings.resolve import algorithm_module, environment_settings, method_path, played_method, resolve
 from recollect.settings.schema import EnvironmentSettings, Settings
 from recollect.settings.still import held_still
 from recollect.stages import inputs, paths
+from recollect.stages.pairs import check_pair
 from recollect.stages.plan import maker
 from recollect.stages.records import kept, timed
 from recollect.stages.stage import Job
@@ -91,6 +93,7 @@ def train(
     """
     made = run(scale, env, method, seed, changes=changes, folder=folder)
     with made.inside():
+        check_pair(scale, env, made.method)
         _make(made._job, device, {"trust_checkpoint": True} if trust_checkpoint else {})
     return made
 
@@ -364,6 +367,8 @@ def _inside(folder: str | Path | None, config: Path | None = None) -> Iterator[t
 
     Yields both folders. Without `folder` it is that of the configuration, or where RECOLLECT_CONFIG names one, this one.
     """
+    if config is None:  # else the variable was set here
+        check_mine_folder()
     named = os.environ.get("RECOLLECT_CONFIG")
     wanted = None if folder is None else Path(folder).absolute()
     found = config or (Path(named).absolute() if named else _config(wanted))

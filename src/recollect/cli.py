@@ -13,6 +13,7 @@ from recollect.artifacts.threads import use_threads
 from recollect.commands import own
 from recollect.jobs import job, reported
 from recollect.options import WILDCARDS, AtATime, Change, Device, Pack, Seeds, Threads, Version, example
+from recollect.settings.catalogue import check_mine_folder
 from recollect.settings.overrides import method_with
 from recollect.stages.play import COMMAND as PLAY
 from recollect.stages.records import kept, timed
@@ -26,6 +27,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 @app.callback()
 def options(version: Version = False) -> None:
     """Regenerates the results of four lines of research on memory in reinforcement learning."""
+    check_mine_folder()
 
 
 # ---------------------------------------------------------------------------------------------------- one per stage

@@ -170,7 +170,7 @@ def check() -> None:
 
 @own.command()
 def settings(
-    scale: Scale,
+    scale: DefaultScale = None,
     env: Annotated[str | None, typer.Option(help="Environment, e.g. dark_room_10x10.")] = None,
     method: Annotated[str | None, typer.Option(help="Method in this environment, e.g. radt.")] = None,
     figure: Annotated[str | None, typer.Option(help="Instead of an environment: a figure.")] = None,
@@ -182,6 +182,7 @@ def settings(
 
     Example: recollect settings --scale demo --env dark_room_7x7 --method radt --why optimisation.learning_rate
     """
+    scale = scale or default_selection().scale
     print(showing.settings(scale, env, method, figure, changes=change or (), why=why, as_json=as_json))
 
 

@@ -251,7 +251,7 @@ def test_no_page_names_a_path_of_a_machine() -> None:
 def test_the_paths_of_the_formats_page_are_those_of_the_code() -> None:
     """Each template of stages/paths.py is a path of the page, and no other is there."""
     places = {name: place for name, place in vars(paths).items() if isinstance(place, paths.Place)}
-    expected = {place.template for name, place in places.items() if name not in ("run_folder", "_figure")}
+    expected = {place.template for name, place in places.items() if name not in ("run_folder", "figure_stem")}
     expected |= {place.template for place in paths.FIGURE_FILES.values()}
     rows = table_after(text_of("docs/formats.md"), "# Formats")
     assert {row["path"].strip("`") for row in rows} == expected

@@ -125,7 +125,7 @@ def test_missing_is_told_from_never_made(sealed: Any) -> None:
     (sealed.folder / policy).unlink()
     (sealed.folder / f"results/demo/figures/{FIGURE}.pdf").unlink()
     said = why(sealed, FIGURE)
-    assert f"figure {FIGURE}: missing: results/demo/figures/{FIGURE}.pdf was made and is gone" in said
+    assert f"figure {FIGURE}: missing: results/demo/figures/{FIGURE}.pdf is gone, or its job failed" in said
     entry = "seeds: [{}]\n    environments: [dark_room_7x7]\n    methods: [radt, ad, ad.greedy, dt]"
     sealed.edit("config/scales/demo.yaml", entry.format("0, 1, 2, 3, 4"), entry.format("0, 77"))
     assert f"{TRAIN} dt (seed 77): never made" in why(sealed, FIGURE)

@@ -10,7 +10,7 @@ newer one bootstraps past it, as here. LunarLander needs Box2D (`recollect[amago
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from pydantic import Field
 from recollect.environments.attempts import Attempts
 from recollect.environments.base import Task, WorldOptions
 from recollect.environments.packaged import Plain, Shown, VectorWorld, made
-from recollect.settings.catalogue import reach_mine
+from recollect.settings.catalogue import imported, reach_mine
 from recollect.settings.errors import UserError, nearest
 
 NO_LIMIT = 1000  # steps of an episode where neither the options nor the environment says how many
@@ -82,15 +82,9 @@ def registered(options: Options) -> str:
 
 
 def _import(package: str, *, needed: bool) -> None:
-    try:
-        importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        missing = str(error.name)
-        if not needed and package.startswith(missing):
-            return
-        what = f"the world 'gymnasium' needs the package '{missing}', which is not installed"
-        do = f"install it, or correct `options: {{package: {package}}}`"
-        raise UserError(what, where="environment.world: gymnasium", do=do) from error
+    if not needed and importlib.util.find_spec(package.partition(".")[0]) is None:
+        return
+    imported(package, "the world 'gymnasium'", where=f"options: {{package: {package}}}")
 
 
 def steps_of(options: Options) -> int:

@@ -85,10 +85,4 @@ def register() -> None:
 
 
 def _module(name: str) -> ModuleType:
-    try:
-        return load("world", name, where="environment.world")
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("recollect"):
-            raise
-        what = f"the world '{name}' needs the package '{error.name}', which is not installed"
-        raise UserError(what, where="environment.world", do=f"install '{error.name}' (see envs/)") from error
+    return load("world", name, where="environment.world")

@@ -26,6 +26,8 @@ from recollect.helm.method import method_with_history
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
 
+ACTIONS = "discrete"
+OBSERVATIONS = "images"
 NAMED = 4  # words of a mixture that inspection names
 
 

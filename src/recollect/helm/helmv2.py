@@ -31,6 +31,9 @@ from recollect.helm.vision.vision_language import VisionLanguageModel, vision_la
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import generator, seed_of
 
+ACTIONS = "discrete"
+OBSERVATIONS = "images"
+
 
 class Hyperparameters(history.LanguageHyperparameters):
     vision_language_model: str = Field(

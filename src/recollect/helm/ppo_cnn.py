@@ -5,6 +5,9 @@ from __future__ import annotations
 from recollect.helm.method import method_with_history
 from recollect.helm.on_policy import OnPolicyHyperparameters
 
+ACTIONS = "discrete"
+OBSERVATIONS = "images"
+
 
 class Hyperparameters(OnPolicyHyperparameters):
     """Of CNN-PPO: see `OnPolicyHyperparameters`."""

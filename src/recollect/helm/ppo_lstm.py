@@ -25,6 +25,9 @@ from recollect.helm.sampled_policy import Agent, on_host
 from recollect.helm.small_impala import ActorCritic
 from recollect.settings.schema import Settings
 
+ACTIONS = "discrete"
+OBSERVATIONS = "images"
+
 
 class Hyperparameters(OnPolicyHyperparameters):
     """Of LSTM-PPO; see also `OnPolicyHyperparameters`, of which `batches` is not read."""

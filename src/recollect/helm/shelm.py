@@ -27,6 +27,9 @@ from recollect.helm.vision.vision_language import vision_language_model
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 
+ACTIONS = "discrete"
+OBSERVATIONS = "images"
+
 
 class Hyperparameters(history.LanguageHyperparameters):
     token_vocabulary: str = Field(

@@ -33,6 +33,8 @@ from recollect.memory_rl.off_policy import train_learner, trainer_of
 from recollect.memory_rl.replay import Batch
 from recollect.settings.schema import Settings
 
+ACTIONS = "discrete"
+
 
 class Hyperparameters(OnlineHyperparameters):
     epsilon_start: float = Field(1.0, ge=0, le=1, description="Exploration at the first selection. Paper: 1.")

@@ -31,6 +31,8 @@ from recollect.settings.seeding import seed_of
 
 LOG_STD_LOW, LOG_STD_HIGH = -20.0, 2.0
 
+ACTIONS = "continuous"
+
 
 class Hyperparameters(continuous.ContinuousHyperparameters):
     alpha: float = Field(0.1, gt=0, description="First temperature. Paper: 0.1.")

@@ -37,6 +37,7 @@ from recollect.memory_rl.history_policy import tokens
 from recollect.memory_rl.off_policy import train_learner, trainer_of
 from recollect.memory_rl.replay import Batch
 
+ACTIONS = "discrete"
 SMALLEST_PROBABILITY = 1e-8
 
 

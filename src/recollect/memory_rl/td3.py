@@ -26,6 +26,8 @@ from recollect.memory_rl.off_policy import train_learner, trainer_of
 from recollect.memory_rl.replay import Batch
 from recollect.settings.seeding import seed_of
 
+ACTIONS = "continuous"
+
 
 class Hyperparameters(continuous.ContinuousHyperparameters):
     exploration_noise: float = Field(0.1, ge=0, description="Added to actions while collecting. Paper: 0.1.")

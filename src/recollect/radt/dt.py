@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -59,6 +59,12 @@ class Network(NetworkOptions):
     cross_residual: bool = Field(
         True, description="RA-DT: false puts what a layer reads in the place of its hidden state (released: on)."
     )
+
+    @model_validator(mode="after")
+    def _split_into_heads(self) -> Network:
+        if self.width % self.heads:
+            raise ValueError(f"a width of {self.width} cannot be split into {self.heads} heads")
+        return self
 
     def build(
         self,

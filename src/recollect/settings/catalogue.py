@@ -16,6 +16,7 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -110,12 +111,58 @@ def _unfinished(kind: Kind, name: str) -> str:
     return ""
 
 
+class CannotImport(UserError):
+    """A module that is there cannot be imported: a package is missing, or own code raises."""
+
+
 def load(kind: str, name: str, *, where: object) -> ModuleType:
-    """Import the module of this name; see `module_of`."""
-    module = module_of(kind, name, where=where)
+    """Import the module of this name; see `module_of`.
+
+    Raises:
+        CannotImport: a package is not installed, or own code raises; the error names file and line.
+    """
+    return imported(module_of(kind, name, where=where), f"the {KINDS[kind].title} '{name}'", where=where)
+
+
+def imported(module: str, what: str, *, where: object) -> ModuleType:
+    """Import a module that is called `what` in an error, which also says `where` it is asked for; see `load`."""
     if module not in sys.modules:
         reach_mine()
-    return importlib.import_module(module)
+    try:
+        return importlib.import_module(module)
+    except UserError:
+        raise
+    except Exception as error:
+        line = own_line(error)
+        missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+        at = where if line is None else f"{line} (asked for by {where})"
+        if missing and missing.partition(".")[0] not in roots():
+            said = f"{what} needs the package '{missing}', which is not installed"
+            raise CannotImport(
+                said, where=at, do=f"install '{missing}' (ours: see envs/), or correct its name"
+            ) from error
+        if line is None:
+            raise
+        said = f"{what} cannot be imported: {type(error).__name__}: {error}"
+        raise CannotImport(said, where=at, do="mend the file") from error
+
+
+def own_line(error: BaseException) -> str | None:
+    """The last line of own code that led to an error, `mine/corridor.py:3`; None: none did."""
+    lines = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename:
+        lines.append((error.filename, error.lineno))
+    own = [
+        f"{shown(Path(file))}:{line}"
+        for file, line in lines
+        if any(Path(file).is_relative_to(place) for place in own_packages().values())
+    ]
+    return own[-1] if own else None
+
+
+def shown(path: Path) -> Path:
+    """A path as a message has it: from the working directory, where it lies below that."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def reach_mine() -> None:
@@ -141,6 +188,14 @@ def mine_folder() -> Path:
         what = f"a folder of own code cannot be called '{folder.name}', because its modules are imported as a package"
         raise UserError(what, where=f"RECOLLECT_MINE={folder}", do="give it a name of letters, digits and _")
     return folder
+
+
+def check_mine_folder() -> None:
+    """Raise a UserError where ``$RECOLLECT_MINE`` is a path that leads to no folder; a name alone may be there or not."""
+    named = os.environ.get("RECOLLECT_MINE", "")
+    if os.sep in named and not Path(named).is_dir():
+        do = "correct it, make the folder, or unset the variable"
+        raise UserError("RECOLLECT_MINE names no folder", where=f"RECOLLECT_MINE={named}", do=do)
 
 
 @remembered

@@ -13,7 +13,7 @@ Of a method, later wins, beginning with the last of its `base` chain:
 5. what the name says in so many words, `radt.learning_rate=0.001` (see `overrides`).
 
 A scale that `extends` another says what the other says, then its own: where an entry of it is named above, both count, the
-extended scale's first.
+extended scale's first. So its own `seeds` hold for all figures but those for which it names others itself.
 
 An environment of any size needs no file of its own: `tmaze_passive_50` is `tmaze_passive.yaml`, whose `parameter: length`
 says which option the trailing number sets (or word, where that option is a text).
@@ -186,12 +186,24 @@ def environment_file(env: str) -> tuple[Path, str, int | str | None]:
     """The file of an environment, and what `environment_stem` says. Raises UserError: there is no such environment."""
     stem, value = environment_stem(env)
     path = config_path("environments", stem)
-    if value is not None and not path.is_file():
-        do = f"{nearest(env, names('environments'))} (or add a file)"
-        raise UserError(f"no environment named '{env}'", where=path.parent, do=do)
+    if not path.is_file() and names("environments") and not plugin_that_has("environments", stem):
+        do = f"{nearest(env, _named_like(env))} (or add a file)"
+        raise UserError(f"no configuration named '{env}'", where=path, do=do)
     if value is not None and "parameter" not in read_yaml(path):
         raise UserError(f"environment '{stem}' takes no size", where=path, do=f"write '{stem}', not '{env}'")
     return path, stem, value
+
+
+def _named_like(env: str) -> list[str]:
+    """All names of environments, also those that end in a size or word, with that of a name: `tmaze_passive_50`."""
+    known = names("environments")
+    words = env.split("_")
+    for name in names("environments"):
+        rest = words[name.count("_") + 1 :]
+        content = read_yaml(config_path("environments", name))
+        if rest and "parameter" in content and content.get("world") != "gymnasium":
+            known = [*known, "_".join((name, *rest))]
+    return known
 
 
 def check_environment_names(layer: Layer) -> None:
@@ -358,14 +370,20 @@ def variant_base(scale: str, env: str, method: str) -> str:
 
 
 def figure_layers(scale: str, figure: str) -> list[Layer]:
-    """The layers of a figure, from the lowest to the highest; its seeds default to the scale's."""
+    """The layers of a figure, from the lowest to the highest; its seeds default to the scale's.
+
+    Where a scale extends another and names seeds, these win over those that the figure has at the other.
+    """
     path = config_path("figures", figure)
     of_scale = scale_settings(scale)
-    layers = [
-        Layer({"seeds": list(of_scale.seeds)}, config_path("scales", scale)),
-        Layer(read_yaml(path), path),
-        *_at_scale(scale, "figures", figure),
-    ]
+    seeds_of = {file: read_yaml(file).get("seeds") for file in _scale_files(scale).values()}
+    layers: list[Layer] = []
+    for place, (file, seeds) in enumerate(seeds_of.items()):
+        if seeds is not None:
+            layers.append(Layer({"seeds": seeds}, file))
+        if place == 0:
+            layers.append(Layer(read_yaml(path), path))
+        layers += [layer for layer in _at_scale(scale, "figures", figure) if layer.file == file]
     if of_scale.first_seed:
         seeds = [of_scale.first_seed + seed for seed in merged(layers)["seeds"]]
         layers.append(Layer({"seeds": seeds}, None, origin=f"`first_seed` of the scale '{scale}'"))

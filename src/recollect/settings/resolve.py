@@ -9,7 +9,8 @@ included: what manifests hold and what is hashed. Snakemake, which must not impo
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,13 @@ def played_method(scale: str, env: str, method: str) -> str:
     return played_method(scale, env, variant_base(scale, env, method))
 
 
+def titles(scale: str, env: str, methods: Sequence[str]) -> dict[str, str]:
+    """What methods are called where they stand beside each other: their titles, with the name behind one that several have."""
+    found = {method: str(method_mapping(scale, env, method).get("title") or method) for method in methods}
+    shared = {title for title, count in Counter(found.values()).items() if count > 1}
+    return {method: f"{title} ({method})" if title in shared else title for method, title in found.items()}
+
+
 # --------------------------------------------------------------------------------------------------------- checked
 
 
@@ -147,7 +155,7 @@ def _own_models(algorithm: Any, *, where: object) -> dict[str, type[BaseModel]]:
 def environment_settings(scale: str, env: str) -> EnvironmentSettings:
     """The checked settings of an environment, but for the hyperparameters of its source: see `source_hyperparameters`."""
     content = environment_mapping(scale, env)
-    where = f"{_environment_path(env)} (scale {scale})"
+    where = f"{environment_path(env)} (scale {scale})"
     checked = validated(EnvironmentSettings, content, where=where)
     module_of("world", checked.world, where=where)
     if checked.images is not None:
@@ -155,17 +163,23 @@ def environment_settings(scale: str, env: str) -> EnvironmentSettings:
     return checked
 
 
-def _environment_path(env: str) -> Path:
+def environment_path(env: str) -> Path:
+    """The file of an environment, of whatever size or id."""
     return config_path("environments", environment_stem(env)[0])
 
 
 def with_options(environment: EnvironmentSettings) -> EnvironmentSettings:
     """An environment whose options are the checked model of its world, where the world's module has one."""
-    world = load("world", environment.world, where=_environment_path(environment.name)).World
-    model = getattr(world, "options_model", None)
+    file = environment_path(environment.name)
+    model = getattr(load("world", environment.world, where=file).World, "options_model", None)
     if model is None:
         return environment
-    return environment.model_copy(update={"options": model.parse(environment.options, environment.world)})
+    try:
+        options = model.parse(environment.options, environment.world)
+    except UserError as error:
+        where = f"{file}: options (of the world {environment.world})"
+        raise UserError(error.what, where=where, do=error.do) from error
+    return environment.model_copy(update={"options": options})
 
 
 def with_source(scale: str, environment: EnvironmentSettings) -> EnvironmentSettings:
@@ -178,7 +192,7 @@ def with_source(scale: str, environment: EnvironmentSettings) -> EnvironmentSett
 
 
 def source_hyperparameters(scale: str, env: str, source: SourceSettings) -> Any:
-    where = f"{_environment_path(env)} (scale {scale}): source"
+    where = f"{environment_path(env)} (scale {scale}): source"
     module = algorithm_module(source.algorithm, where=f"{where}.algorithm", does="source")
     return validated(module.Hyperparameters, source.hyperparameters, where=f"{where}.hyperparameters")
 

@@ -37,6 +37,8 @@ from recollect.sources.cpu.output_gradients import log_softmax, output_gradients
 from recollect.sources.ppo_settings import PPOHyperparameters
 from recollect.sources.recording import HistoryRecorder, Inputs, MakeWorld, Run, in_order, task_generators, tracked
 
+ACTIONS = "discrete"
+
 
 class Hyperparameters(PPOHyperparameters):
     """The source agent. "Paper" values are those of Dark-Room 10×10 (RA-DT appendix; SB3 1.5 defaults where silent)."""

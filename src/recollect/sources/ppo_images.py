@@ -43,6 +43,8 @@ from recollect.sources.columns import Columns, Rows, begun
 from recollect.sources.ppo_settings import PPOHyperparameters
 from recollect.sources.recording import Run, action_dtype, in_order, mean_of_known, tracked
 
+ACTIONS = "discrete"
+OBSERVATIONS = "images"
 USES_GPU = True
 LARGEST_SCALED_REWARD = 10.0
 

@@ -27,6 +27,8 @@ from recollect.sources.cpu.output_gradients import log_softmax
 from recollect.sources.cpu.recurrent_actor_critics import RecurrentActorCritics, State
 from recollect.sources.recording import task_generators
 
+ACTIONS = "discrete"
+
 
 class Hyperparameters(ppo.Hyperparameters):
     """The source agent. "Paper" values are those of MazeRunner (sb3-contrib's defaults)."""

@@ -30,6 +30,7 @@ from recollect.settings.schema import Frozen
 from recollect.sources.columns import begun
 from recollect.sources.recording import Run, in_order, tracked, world_seeds
 
+ACTIONS = "continuous"
 FAMILY = "sac"
 BY_TASK = True
 GOAL_SHOWN = ("goal", "shown")

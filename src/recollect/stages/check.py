@@ -20,7 +20,7 @@ from recollect.helm.settings import (
     token_vocabulary,
     vision_language_model,
 )
-from recollect.settings.catalogue import roots
+from recollect.settings.catalogue import CannotImport, roots
 from recollect.settings.claims import claims_of
 from recollect.settings.errors import UserError
 from recollect.settings.layers import method_file
@@ -28,6 +28,7 @@ from recollect.settings.loading import config_folders, entries_of, nothing_here,
 from recollect.settings.resolve import (
     base_method,
     dumped,
+    environment_settings,
     figure_settings,
     language_model,
     names,
@@ -35,10 +36,12 @@ from recollect.settings.resolve import (
     resolve,
     resolved_environment,
     scale_settings,
+    with_options,
 )
 from recollect.settings.still import held_still, prepare
 from recollect.settings.strict_yaml import readable
 from recollect.stages.inputs import generate_inputs
+from recollect.stages.pairs import check_figure, check_names, check_pair, named_by
 from recollect.stages.provenance import embedder_of
 from recollect.stages.settings import checked_figure
 
@@ -55,29 +58,53 @@ def check() -> str:
     for scale in names("scales"):
         for figure in names("figures"):
             checked_figure(scale, figure)  # not by `check_once`: its kind is imported, which draws
+            check_figure(scale, figure)
         claims_of(scale)
+    for env in names("environments"):  # also where no figure shows it
+        with_options(environment_settings(names("scales")[0], env))
     return f"the configuration is in order: {len(_runs())} combinations of scale, environment and method"
 
 
 @held_still()
 def resolve_all() -> dict[str, dict[str, Any]]:
-    """All that Snakemake plans with, each under the names that it belongs to: `"demo dark_room_10x10 radt"`."""
+    """All that Snakemake plans with, each under the names that it belongs to: `"demo dark_room_10x10 radt"`.
+
+    Own code that cannot be imported stops nothing that does not need it, so its runs are left out. Runs that cannot be made
+    stand there with what is wrong: `"refused demo dark_room_10x10 td3"`.
+    """
     _read_all()
     settings: dict[str, dict[str, Any]] = {}
     runs: set[tuple[str, str, str]] = set()
     for run in _runs():
         runs |= _with_those_read(*run)
-    for scale, env, method in sorted(runs):
-        settled = resolve(scale, env, method, seed=0)
-        settings[f"{scale} {env} {method}"] = dumped(settled)
-        if settled.method.data != "histories":
-            continue
+    for run in sorted(runs):
+        with suppress(CannotImport):
+            settings |= _resolve_run(*run)
+    return settings | _refused() | _resolve_vision()
+
+
+def _resolve_run(scale: str, env: str, method: str) -> dict[str, dict[str, Any]]:
+    """A run, and the environments whose histories it reads."""
+    settled = resolve(scale, env, method, seed=0)
+    settings = {f"{scale} {env} {method}": dumped(settled)}
+    if settled.method.data == "histories":
         acting = getattr(settled.method.hyperparameters, "acting", None)
         for read in (env, getattr(acting, "demonstrations", None)):
-            if read is not None and f"{scale} {read}" not in settings:
+            if read is not None:
                 settings[f"{scale} {read}"] = resolved_environment(scale, read)
                 generate_inputs(scale, read)
-    return settings | _resolve_vision()
+    return settings
+
+
+def _refused() -> dict[str, dict[str, Any]]:
+    """The runs of figures that cannot be made, each with what is wrong."""
+    refused: dict[str, dict[str, Any]] = {}
+    for scale, env, method in sorted(_runs()):
+        try:
+            check_pair(scale, env, method)
+        except UserError as error:
+            refused[f"refused {scale} {env} {method}"] = {"what": error.what, "where": error.where, "do": error.do}
+    return refused
 
 
 def _read_all() -> None:
@@ -89,7 +116,8 @@ def _read_all() -> None:
         method_file(method)
     for scale in names("scales"):
         for env in scale_settings(scale).environments:
-            resolved_environment(scale, env)
+            with suppress(CannotImport):
+                resolved_environment(scale, env)
 
 
 def _runs() -> set[tuple[str, str, str]]:
@@ -98,6 +126,8 @@ def _runs() -> set[tuple[str, str, str]]:
     for scale in names("scales"):
         for figure in names("figures"):
             chosen = figure_settings(scale, figure)
+            with named_by(scale, figure):
+                check_names(scale, chosen)
             runs |= {(scale, env, method) for env in chosen.environments for method in chosen.methods}
     return runs
 

@@ -7,7 +7,7 @@ Killed at any instant, the same command goes on from the last part and ends with
 from __future__ import annotations
 
 from recollect.settings.errors import UserError
-from recollect.settings.resolve import environment_settings
+from recollect.settings.resolve import environment_path, environment_settings
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import embed_images_inputs
 from recollect.stages.stage import Job, Resources, Stage
@@ -25,7 +25,7 @@ def embed_images(scale: str, env: str, *, device: str = "cpu") -> None:
     if images is None:
         raise UserError(
             "nothing says how the images of this environment are encoded",
-            where=f"config/environments/{env}.yaml",
+            where=environment_path(env),
             do="add a section `images:` (docs/formats.md, Image encoders), if its observations are images",
         )
     inputs = embed_images_inputs(scale, env)

@@ -15,8 +15,8 @@ from recollect.settings.resolve import (
     environment_mapping,
     figure_reads,
     figure_settings,
-    method_mapping,
     scale_settings,
+    titles,
 )
 from recollect.stages import paths, provenance
 from recollect.stages.claims import Tables, judge
@@ -39,7 +39,6 @@ def spec_of(scale: str, figure: str) -> FigureSpec:
     at_scale = scale_settings(scale)
     environments = settings.environments
     methods = settings.methods
-    labels = {method: method_mapping(scale, environments[0], method).get("title") for method in methods}
     environment_labels = {env: environment_mapping(scale, env).get("title") for env in environments}
     random_models = False
     for env, method in product(environments, methods):
@@ -49,7 +48,7 @@ def spec_of(scale: str, figure: str) -> FigureSpec:
         **settings.model_dump(exclude={"pages"}),
         "scale": scale,
         "references": reference.resolve(settings.references, panels=panels, methods=methods),
-        "labels": {method: title for method, title in labels.items() if title},
+        "labels": titles(scale, environments[0], methods),
         "environment_labels": {env: title for env, title in environment_labels.items() if title},
         "published": at_scale.published,
         "wiring_test": at_scale.wiring_test,

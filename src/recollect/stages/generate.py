@@ -15,6 +15,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.resolve import (
     algorithm_module,
     environment_mapping,
+    environment_path,
     environment_settings,
     source_hyperparameters,
     uses_gpu,
@@ -57,7 +58,7 @@ def make(stage: Stage, job: Job, target: Path, checkpoints: Path, trust: bool, d
 
     scale, env = job.scale, job.env
     environment = environment_settings(scale, env)
-    source, where = environment.source, f"config/environments/{env}.yaml"
+    source, where = environment.source, environment_path(env)
     if source is None:
         raise UserError(
             "this environment has no source of histories",

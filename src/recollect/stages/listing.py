@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from recollect.settings.catalogue import declaration
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.layers import extended_scales
 from recollect.settings.loading import config_path, names, nothing_here, read_yaml
-from recollect.settings.resolve import environment_settings, method_mapping, scale_settings
+from recollect.settings.resolve import environment_settings, figure_settings, method_mapping, scale_settings
 from recollect.stages.inputs import any_environment, variants_of
 from recollect.stages.selection import default_selection
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 Row = tuple[str, ...]
 WIDTH, MOST_NAMES = 110, 100  # of the overview
+MOST_SEEDS = 3  # different lists of them in the row of a scale
 
 
 def listing(group: str | None = None, chosen: Sequence[str] = ()) -> str:
@@ -89,8 +91,21 @@ def _of(scale: str, method: str) -> list[str]:
 
 
 def _scale(name: str) -> Row:
-    settings = scale_settings(name)
-    return ", ".join(extended_scales(name)[:-1]), ", ".join(map(str, settings.seeds)), settings.description
+    seeds = Counter(figure_settings(name, figure).seeds for figure in names("figures"))
+    said = [f"{_seeds(listed)} ({_counted(count, 'figure')})" for listed, count in seeds.most_common()]
+    shown = ", ".join([*said[:MOST_SEEDS], *(["others"] if len(said) > MOST_SEEDS else [])])
+    return ", ".join(extended_scales(name)[:-1]), shown, scale_settings(name).description
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    """`0 to 4`, `1, 5`, or of many that do not follow each other how many there are."""
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds))):
+        return f"{seeds[0]} to {seeds[-1]}"
+    return ", ".join(map(str, seeds)) if len(seeds) < 4 else f"{len(seeds)} seeds"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _figure(name: str) -> Row:

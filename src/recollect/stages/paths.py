@@ -114,11 +114,11 @@ scoring = Place(f"{_CHECKPOINTS}/{_RUN}/scoring")
 kept_scoring = Place(f"{_CHECKPOINTS}/{_RUN}/scoring_{{checkpoint}}")
 model_checkpoints = Place(f"{_CHECKPOINTS}/_models/{{model}}")
 
-_figure = Place(f"{_RESULTS}/figures/{{figure}}")
-FIGURE_FILES = {suffix: Place(f"{_figure.template}.{suffix}") for suffix in ("pdf", "png", "csv", "json")}
+figure_stem = Place(f"{_RESULTS}/figures/{{figure}}")
+FIGURE_FILES = {suffix: Place(f"{figure_stem.template}.{suffix}") for suffix in ("pdf", "png", "csv", "json")}
 
 
 def figure(scale: str, name: str, suffix: str = "") -> Path:
     """A figure's files: `.pdf`, `.png`, `.csv`, `.json`; without suffix the stem."""
-    place = FIGURE_FILES[suffix.removeprefix(".")] if suffix else _figure
+    place = FIGURE_FILES[suffix.removeprefix(".")] if suffix else figure_stem
     return place(scale, name)

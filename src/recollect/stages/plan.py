@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.resolve import figure_settings, names, scale_settings
+from recollect.settings.resolve import names, scale_settings
 from recollect.stages import paths
 from recollect.stages.figure import is_drawn
 from recollect.stages.inputs import paged_runs
 from recollect.stages.page import has_page
+from recollect.stages.pairs import check_figure
 from recollect.stages.stage import Job, job_of
 from recollect.stages.table import STAGES
 
@@ -90,7 +91,7 @@ def plan(scale: str, figures: Iterable[str]) -> Plan:
     """Walk from figures to everything that they need.
 
     Raises:
-        UserError: an unknown scale or figure.
+        UserError: an unknown scale or figure, or one with runs that cannot be made.
     """
     scale_settings(scale)
     graph = _Graph()
@@ -99,7 +100,7 @@ def plan(scale: str, figures: Iterable[str]) -> Plan:
         if figure not in names("figures"):
             do = nearest(figure, names("figures"))
             raise UserError(f"no figure named '{figure}'", where="config/figures", do=do)
-        figure_settings(scale, figure)
+        check_figure(scale, figure)
         wanted = roots(scale, figure)
         for job in wanted:
             graph.visit(job)

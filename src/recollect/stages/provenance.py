@@ -16,10 +16,10 @@ from recollect.helm.settings import prompt_templates, token_vocabulary, vision_l
 from recollect.settings.catalogue import KINDS, declaration, known, module_of, roots
 from recollect.settings.claims import claims_of
 from recollect.settings.layers import environment_stem
-from recollect.settings.loading import config_folder
 from recollect.settings.resolve import (
     canonical,
     environment_mapping,
+    environment_path,
     environment_settings,
     figure_settings,
     language_model,
@@ -29,6 +29,7 @@ from recollect.settings.resolve import (
     resolved_environment,
     scale_settings,
     section,
+    titles,
 )
 from recollect.stages import identity
 
@@ -145,8 +146,8 @@ def page_text(scale: str, env: str, method: str) -> str:
 
 def figure_text(scale: str, figure: str) -> str:
     chosen = figure_settings(scale, figure)
-    titles = {
-        "methods": {m: method_mapping(scale, chosen.environments[0], m).get("title", m) for m in chosen.methods},
+    called = {
+        "methods": titles(scale, chosen.environments[0], chosen.methods),
         "environments": {e: environment_mapping(scale, e).get("title", e) for e in chosen.environments},
     }
     at_scale = scale_settings(scale)
@@ -155,7 +156,7 @@ def figure_text(scale: str, figure: str) -> str:
         "wiring_test": at_scale.wiring_test,
         "remarks": remarks(scale, chosen.environments),
     }
-    return canonical({"figure": chosen.model_dump(mode="json", exclude={"pages"}), "titles": titles, "scale": said})
+    return canonical({"figure": chosen.model_dump(mode="json", exclude={"pages"}), "titles": called, "scale": said})
 
 
 def remarks(scale: str, environments: Sequence[str]) -> list[str]:
@@ -203,7 +204,7 @@ def generate_modules(scale: str, env: str) -> list[str]:
     """What makes histories: the source of them, and the world that it plays."""
     content = environment_mapping(scale, env)
     algorithm = section(content, "source").get("algorithm", "ppo")
-    where = f"{config_folder()}/environments/{env}.yaml: source.algorithm"
+    where = f"{environment_path(env)}: source.algorithm"
     return [*world_of(scale, env), module_of("source", algorithm, where=where)]
 
 

@@ -21,7 +21,14 @@ from recollect.figures.reading import LAST_EPISODES
 from recollect.figures.report import CURRENT, ReportFigure, ReportRun, report_page
 from recollect.figures.spec import one_or_more
 from recollect.settings.claims import claims_of
-from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping, played_method, section
+from recollect.settings.resolve import (
+    environment_mapping,
+    figure_settings,
+    method_mapping,
+    played_method,
+    section,
+    titles,
+)
 from recollect.settings.still import held_still, remembered
 from recollect.stages import evaluate, inspect, measure, paths, provenance, records, train
 from recollect.stages.circumstances import commit
@@ -86,16 +93,18 @@ def _environment_title(scale: str, env: str) -> str:
 
 def _figure(scale: str, name: str) -> ReportFigure:
     runs = figure_runs(scale, name)
+    chosen = figure_settings(scale, name)
+    called = titles(scale, chosen.environments[0], chosen.methods)
     pages: dict[str, str] = {}
     for env, method, seed in runs:
         page = paths.page(scale, env, method, seed)
         if page.is_file():
-            title = f"{_method_title(scale, env, method)} on {_environment_title(scale, env)}, seed {seed}"
+            title = f"{called[method]} on {_environment_title(scale, env)}, seed {seed}"
             pages[title] = _address(scale, page)
     about = read_json(paths.figure(scale, name, ".json"), kind="figure.json")
     return ReportFigure(
         about=about,
-        category=figure_settings(scale, name).category or "Figures",
+        category=chosen.category or "Figures",
         picture=paths.figure(scale, name, ".png").read_bytes(),
         files={words: _address(scale, paths.figure(scale, name, suffix)) for suffix, words in FILES.items()},
         pages=pages,

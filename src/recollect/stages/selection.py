@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,13 +16,13 @@ from recollect.settings.loading import config_folder, read_yaml, validated
 from recollect.settings.resolve import (
     environment_mapping,
     figure_settings,
-    method_mapping,
     names,
     published_data,
     scale_settings,
 )
 from recollect.settings.schema import Frozen
 from recollect.stages import paths
+from recollect.stages.pairs import check_figure, check_pair
 from recollect.stages.paths import Place
 
 JOB_HOURS = 28  # of a run at a large scale: 24 of training and four for its scores
@@ -95,11 +95,14 @@ def default_selection() -> Selection:
 
 
 def chosen_figures(wanted: Iterable[str] | None) -> list[str]:
-    """What a command names: figures, a set of config/config.yaml, a paper, `all`, or nothing for what stands there."""
-    default, chosen = default_selection(), list(wanted or ())
-    if len(chosen) == 1:
-        return _of_name(chosen[0], default.sets)
-    return chosen or list(default.figures)
+    """What a command names: figures, sets of config/config.yaml, papers, `all`, or nothing for what stands there.
+
+    Raises:
+        UserError: there is no such figure, set or paper.
+    """
+    default = default_selection()
+    chosen = [figure for name in wanted or () for figure in _of_name(name, default.sets)]
+    return list(dict.fromkeys(chosen)) or list(default.figures)
 
 
 def _of_name(name: str, sets: Mapping[str, Iterable[str]]) -> list[str]:
@@ -108,6 +111,10 @@ def _of_name(name: str, sets: Mapping[str, Iterable[str]]) -> list[str]:
         return names("figures")
     if name in PAPERS and name not in sets:
         return [figure for figure in names("figures") if figure.startswith(f"{name}_")]
+    if name not in sets and name not in names("figures"):
+        do = nearest(name, [*names("figures"), *sets, *PAPERS, "all"])
+        what = f"no figure named '{name}', and no set or paper"
+        raise UserError(what, where=f"{config_folder() / 'figures'}, `sets` of config.yaml", do=do)
     return list(sets.get(name, [name]))
 
 
@@ -139,6 +146,8 @@ def check_targets(words: Iterable[str]) -> None:
             found = place.match(target)
             if found is not None:
                 _check_names(found)
+                if place is paths.figure_stem:
+                    raise UserError(f"no rule makes '{word}'", where="the command line", do=f"ask for {target}.pdf")
                 break
         else:
             if word in names("figures"):
@@ -147,6 +156,23 @@ def check_targets(words: Iterable[str]) -> None:
             if target.startswith(("results/", "data/")) and not Path(target).exists():
                 do = f"{nearest(target, [place.template for place in _PLACES])} All are listed in docs/formats.md"
                 raise UserError(f"no rule makes '{word}'", where="the command line", do=do)
+
+
+def check_rules(words: Iterable[str], rules: Iterable[str], targets: Callable[[list[str]], list[str]]) -> None:
+    """Check that words of a command that are like the name of a rule are one, where they are targets.
+
+    Args:
+        targets: words of a command -> those that are targets; is asked only where a word may be misspelt.
+
+    Raises:
+        UserError: there is no such rule and no such file.
+    """
+    words, known = list(words), [*rules, *names("figures")]
+    plain = [word for word in words if not word.startswith("-") and not set(word) & set("/=.") and word not in known]
+    misspelt = {word: said for word in plain if (said := nearest(word, known)).startswith("did you mean")}
+    for word in targets(words) if misspelt else ():
+        if word in misspelt and not Path(word).exists():
+            raise UserError(f"no rule and no figure named '{word}'", where="the command line", do=misspelt[word])
 
 
 def _check_names(found: Mapping[str, str]) -> None:
@@ -162,8 +188,8 @@ def _check_names(found: Mapping[str, str]) -> None:
     if "dataset" in found:
         published_data(found["dataset"])
     if scale is not None and "figure" in found:
-        figure_settings(scale, found["figure"])
+        check_figure(scale, found["figure"])
     if scale is not None and "env" in found:
         environment_mapping(scale, found["env"])
         if "method" in found:
-            method_mapping(scale, found["env"], found["method"])
+            check_pair(scale, found["env"], found["method"])

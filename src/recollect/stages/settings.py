@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -11,10 +10,10 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from recollect.settings.catalogue import module_of
+from recollect.settings.catalogue import load
 from recollect.settings.errors import UserError, nearest_path
 from recollect.settings.layers import Layer, environment_layers, figure_layers, method_layers
-from recollect.settings.loading import DEFAULT, validated
+from recollect.settings.loading import DEFAULT, config_path, validated
 from recollect.settings.origins import default_of, description_of, said_of
 from recollect.settings.overrides import method_with
 from recollect.settings.resolve import environment_settings, figure_settings, resolve, with_options, with_source
@@ -38,6 +37,9 @@ def settings(
     Raises:
         UserError: a name or key is unknown, or a setting is wrong.
     """
+    if figure is not None and (env is not None or method is not None):
+        do = "leave out --figure for those of a run, or --env and --method for those of the figure"
+        raise UserError("settings of a figure and of a run are asked for at once", where="recollect settings", do=do)
     if figure is not None:
         checked: dict[str, Any] = {"figure": checked_figure(scale, figure)}
     elif env is not None:
@@ -85,9 +87,9 @@ def _run(scale: str, env: str, method: str | None) -> dict[str, Any]:
 def checked_figure(scale: str, figure: str) -> Any:
     """The settings of a figure, with those of its kind. Raises UserError: one of them is wrong."""
     chosen = figure_settings(scale, figure)
-    where = f"config/figures/{figure}.yaml: options"
-    kind = importlib.import_module(module_of("figure", chosen.kind, where=where))
-    return chosen.model_copy(update={"options": validated(kind.Options, chosen.options, where=where)})
+    file = config_path("figures", figure)
+    kind = load("figure", chosen.kind, where=f"{file}: kind")
+    return chosen.model_copy(update={"options": validated(kind.Options, chosen.options, where=f"{file}: options")})
 
 
 def _paths(key: str, values: Mapping[str, Any]) -> list[tuple[str, ...]]:

@@ -18,6 +18,7 @@ from recollect.settings.schema import Settings
 from recollect.stages import paths, provenance
 from recollect.stages.begun import begun, with_trusted
 from recollect.stages.inputs import devices, is_trained, train_inputs
+from recollect.stages.pairs import check_pair
 from recollect.stages.stage import Job, Resources, Stage, Trust
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ def prepared(scale: str, env: str, method: str, seed: int, trust_checkpoint: boo
             where=f"{method_path(method)} (variant '{method}'): evaluation_only",
             do=f"train '{played}', then evaluate '{method}'",
         )
+    check_pair(scale, env, method)
     module = algorithm_module(settings.method.algorithm, where=method_path(method))
     inputs = Inputs(device=device, **train_inputs(scale, env, method))
     job = Job("train", scale, env, method, str(seed))

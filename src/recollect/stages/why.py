@@ -20,8 +20,9 @@ from pathlib import Path
 from recollect.artifacts.differences import differences
 from recollect.artifacts.fingerprint import reachable
 from recollect.artifacts.sealed import manifest_path, read_json, verify, write_json
+from recollect.settings.catalogue import own_packages
 from recollect.settings.errors import UserError
-from recollect.stages import provenance
+from recollect.stages import provenance, records
 from recollect.stages.plan import maker, plan, roots
 from recollect.stages.snakemake_records import record_path
 from recollect.stages.stage import Job
@@ -48,11 +49,21 @@ def remember(jobs: Iterable[Job]) -> None:
 
 
 def package() -> dict[str, str]:
-    """Every module of the package and a hash of its syntax tree."""
-    root = Path(__file__).parents[1]
-    files = (path.relative_to(root.parent).with_suffix("") for path in root.rglob("*.py"))
-    listed = {".".join(path.parts).removesuffix(".__init__") for path in files}
-    return {name: digest[:16] for name, digest in reachable(*sorted(listed)).items()}
+    """Every module of the package, of `mine/` and of plug-ins, and a hash of its syntax tree."""
+    found = reachable(*_modules_in("recollect", Path(__file__).parents[1]))
+    for package, place in own_packages().items():
+        for name in _modules_in(package, place):
+            with suppress(UserError):  # no valid Python: nothing that runs imports it
+                found |= reachable(name)
+    return {name: digest[:16] for name, digest in found.items()}
+
+
+def _modules_in(package: str, place: Path) -> list[str]:
+    """The modules of a package by its folder, or by its file."""
+    if place.is_file():
+        return [package]
+    files = (path.relative_to(place).with_suffix("") for path in place.rglob("*.py"))
+    return sorted({".".join((package, *path.parts)).removesuffix(".__init__") for path in files})
 
 
 def modules_then(code: str) -> dict[str, str] | None:
@@ -72,11 +83,8 @@ def in_words(job: Job, reason: str) -> str | None:
     """Why a job runs, of Snakemake's reason; None where it only follows another job that runs."""
     stage = STAGES[job.stage]
     gone = [path for path in stage.makes(job) if not path.is_file()]
-    for path in gone:
-        if record_path(path.as_posix()).is_file():
-            return f"missing: {path} was made and is gone"
     if gone:
-        return "never made"
+        return _gone(job, gone)
     words: list[str] = []
     for part in map(str.strip, reason.split(";")):
         if not part or _FOLLOWS in part:
@@ -92,6 +100,18 @@ def in_words(job: Job, reason: str) -> str | None:
         else:
             words.append(part[:1].lower() + part[1:])
     return "; ".join(dict.fromkeys(words)) or None
+
+
+def _gone(job: Job, files: Sequence[Path]) -> str:
+    """Why files are not there. Snakemake keeps a record of failed jobs too; ours is written when a job has ended well."""
+    for stage, step in STAGES[job.stage].steps(job):
+        for path in stage.makes(step):
+            if path in files and records.place(step).is_file():
+                return f"missing: {path} was made and is gone"
+    for path in files:
+        if record_path(path.as_posix()).is_file():
+            return f"missing: {path} is gone, or its job failed"
+    return "never made"
 
 
 def _params(job: Job) -> list[str]:
@@ -123,7 +143,7 @@ def _code_words(entries: Iterable[str], code: str) -> str:
     for name in reachable(*entries):
         if now.get(name) != then.get(name):
             changed.append(name.removeprefix("recollect."))
-    return f"code changed: {_first(changed)}"
+    return f"code changed: {_first(changed) or 'other modules are imported'}"
 
 
 def _first(words: Sequence[str]) -> str:
@@ -193,8 +213,7 @@ def why(scale: str, figures: Iterable[str]) -> str:
         if following:
             listed = ", ".join(f"{count} {rule}" for rule, count in sorted(following.items()))
             lines.append(f"  and {following.total()} that read what those make: {listed}")
-        for job in broken:
-            lines.append(f"  {job}: corrupted: {damaged[job]}")
+        lines += _grouped({job: f"corrupted: {damaged[job]}" for job in broken})
     if damaged:
         lines.append("Delete what is corrupted; Snakemake then makes it anew.")
     return "\n".join(lines)

@@ -326,3 +326,49 @@ def test_one_seed_without_memory_is_a_message_too(caplog: pytest.LogCaptureFixtu
 def test_more_actors_than_any_machine_has_memory_for_are_refused(env: str, method: str, workdir: Path) -> None:
     with pytest.raises(UserError, match="actors"):
         resolve("smoke", env, method_with(method, ["actors=10000000000"]), 0)
+
+
+@pytest.mark.parametrize("method", ["dt", "ad", "dpt", "radt"])
+def test_a_width_that_its_heads_do_not_divide_is_refused_before_anything_runs(method: str) -> None:
+    with pytest.raises(UserError, match="a width of 30 cannot be split into 4 heads") as refused:
+        resolve("paper", ROOM, method_with(method, ["network.width=30", "network.heads=4"]), 0)
+    assert f"methods/{method}.yaml" in refused.value.where
+
+
+# ------------------------------------------------------------------------------------------------ which file is wrong
+
+
+@pytest.fixture
+def own(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of own figures and environments, beside a small configuration."""
+    small_configuration()
+    monkeypatch.setenv("RECOLLECT_MINE", "own_files")
+    folder = workdir / "own_files" / "config"
+    for group in ("figures", "environments"):
+        (folder / group).mkdir(parents=True)
+    return folder
+
+
+def test_a_wrong_option_of_ones_own_figure_names_its_own_file(own: Path) -> None:
+    figure = {"kind": "in_context_curve", "environments": [ROOM], "methods": ["dt"], "options": {"metrik": "return"}}
+    (own / "figures/mine.yaml").write_text(json.dumps(figure))
+    with pytest.raises(UserError, match="unknown key 'metrik'") as refused:
+        check.check()
+    assert refused.value.where == f"{own / 'figures/mine.yaml'}: options"
+
+
+@pytest.mark.parametrize(("env", "method"), [(ROOM, "best_acton"), ("dark_rom_10x10", "dt"), (ROOM, "dt.no_such")])
+def test_a_misspelt_name_in_a_figure_names_the_figure(env: str, method: str, own: Path) -> None:
+    figure = {"kind": "in_context_curve", "environments": [env], "methods": [method]}
+    (own / "figures/mine.yaml").write_text(json.dumps(figure))
+    with pytest.raises(UserError) as refused:
+        check.check()
+    assert refused.value.where.endswith("named by own_files/config/figures/mine.yaml (scale smoke)")
+
+
+def test_a_wrong_option_of_a_world_names_the_environments_file(own: Path) -> None:
+    (own / "environments/my_room.yaml").write_text(json.dumps({"world": "dark_room", "options": {"widht": 5}}))
+    with pytest.raises(UserError, match="unknown option 'widht'") as refused:
+        check.check()
+    assert refused.value.where == f"{own / 'environments/my_room.yaml'}: options (of the world dark_room)"
+    assert refused.value.do == "did you mean 'width'?"

@@ -137,7 +137,7 @@ def test_wrong_type_names_key_and_value(config: Path) -> None:
     [
         (("dema", "room", "dt"), r"(?s)no configuration named 'dema'.*did you mean 'demo'"),
         (("demo", "rom", "dt"), r"(?s)no configuration named 'rom'.*did you mean 'room'"),
-        (("demo", "rooms_5", "dt"), r"(?s)no environment named 'rooms_5'.*room"),
+        (("demo", "rooms_5", "dt"), r"(?s)no configuration named 'rooms_5'.*room_5"),
         (("demo", "room", "d"), r"(?s)no configuration named 'd'.*did you mean 'dt'"),
     ],
 )
@@ -171,6 +171,23 @@ def test_a_scale_says_what_the_one_that_it_extends_says_then_its_own(config: Pat
     assert figure.options == {"columns": 3}  # `default` takes back what the figure's own file says
     assert resolve.scale_settings("again").published == "demo"
     assert resolve.figure_settings("demo", "curve").seeds == (0, 2)
+
+
+def test_seeds_of_an_extending_scale_win_over_those_of_figures_at_the_extended_one(config: Path) -> None:
+    drawn = {"kind": "in_context_curve", "environments": ["room"], "methods": ["dt"]}
+    for name in ("curve", "other"):
+        write(config, f"figures/{name}", drawn)
+    write(config, "scales/demo", {"description": "d", "seeds": [0, 1], "figures": {"curve": {"seeds": [0, 1, 2, 3]}}})
+    write(config, "scales/plain", {"description": "e", "extends": "demo"})
+    write(config, "scales/few", {"description": "e", "extends": "demo", "seeds": [7], "first_seed": 10})
+    write(config, "scales/own", {"description": "e", "extends": "few", "figures": {"other": {"seeds": [1, 4]}}})
+    seeds = {
+        scale: [resolve.figure_settings(scale, name).seeds for name in ("curve", "other")]
+        for scale in ("demo", "plain", "few", "own")
+    }
+    assert seeds["demo"] == seeds["plain"] == [(0, 1, 2, 3), (0, 1)]
+    assert seeds["few"] == [(17,), (17,)]
+    assert seeds["own"] == [(17,), (11, 14)]
 
 
 def test_a_scale_is_read_again_when_the_one_that_it_extends_changes(config: Path) -> None:

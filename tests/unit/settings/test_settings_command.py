@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from recollect import cli
 from recollect.settings.errors import UserError
 from recollect.settings.origins import line_of
 from recollect.settings.resolve import resolve
@@ -116,3 +117,20 @@ def test_the_command_prints_them() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "method.hyperparameters.context: 9"
     assert "what it is" in done.stdout.splitlines()[1] and "--set" in done.stdout.splitlines()[2]
+
+
+def test_without_a_scale_it_is_that_of_the_configuration(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["recollect", "settings", "--env", ROOM, "--method", "radt", "--json"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(settings("demo", ROOM, "radt", as_json=True))
+
+
+@pytest.mark.parametrize("of", [{"env": "tmaze_passive_5"}, {"env": ROOM, "method": "radt"}, {"method": "radt"}])
+def test_a_figure_and_a_run_at_once_are_refused(of: dict[str, str]) -> None:
+    with pytest.raises(UserError, match="a figure and of a run are asked for at once") as refused:
+        settings("demo", figure="radt_ablations", **of)
+    assert "leave out --figure" in refused.value.do

@@ -62,7 +62,7 @@ def test_verdicts_stand_beside_the_figures_and_end_what_is_said(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["finished", "--scale", "demo", "nofig"], "no configuration named 'nofig'"),
+        (["finished", "--scale", "demo", "nofig"], "no figure named 'nofig'"),
         (
             ["play", "--scale", "smoke", "--env", "tmaze_passive_5", "--method", "dqn_ff", "--seed", "0",
              "--video", "a.gif", "--episodes", "0"],

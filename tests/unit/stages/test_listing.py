@@ -34,6 +34,15 @@ def test_every_figure_environment_method_and_claim_has_a_row() -> None:
     assert all(f"recollect list {group}" in overview for group in GROUPS) and "radt_agnostic" in overview
 
 
+def test_a_scale_shows_the_seeds_that_its_figures_have() -> None:
+    for scale in names("scales"):
+        drawn = {figure_settings(scale, figure).seeds for figure in names("figures")}
+        assert row("scales", scale).count(" figure") >= min(len(drawn), 3)
+    assert "0 to 2 (" in row("scales", "demo") and "0 to 4 (" in row("scales", "demo")
+    assert "5 to 7 (" in row("scales", "demo_again") and "5 to 9 (" in row("scales", "demo_again")
+    assert "30 seeds (" in row("scales", "paper") and "others" in row("scales", "paper")
+
+
 def test_every_variant_that_a_figure_draws_is_listed() -> None:
     listed = {line.split()[0] for line in listing("variants").splitlines()}
     drawn = {name for figure in names("figures") for name in figure_settings("paper", figure).methods if "." in name}

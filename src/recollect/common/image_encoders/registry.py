@@ -30,14 +30,7 @@ BATCH = 512
 
 
 def encoder_class(name: str) -> Any:
-    where = "environment.images.encoder"
-    try:
-        return load("image encoder", name, where=where).Encoder
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("recollect"):
-            raise
-        what = f"the image encoder '{name}' needs the package '{error.name}', which is not installed"
-        raise UserError(what, where=where, do=f"install '{error.name}', or use impala or nature") from error
+    return load("image encoder", name, where="environment.images.encoder").Encoder
 
 
 class ImageEncoder:

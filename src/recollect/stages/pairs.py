@@ -1,0 +1,137 @@
+"""Whether a method can learn in an environment, before anything runs: histories to learn from, and what is seen and done.
+
+A method, or a source of histories, says in its file what it plays, where that is not everything: ``ACTIONS = "discrete"`` (or
+"continuous") and ``OBSERVATIONS = "images"``. Of worlds that need packages of their own nothing is asked: these need not be
+installed where things are planned. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from recollect.environments import registry
+from recollect.settings import still
+from recollect.settings.catalogue import declaration, own_line, shown
+from recollect.settings.errors import UserError
+from recollect.settings.layers import environment_file, method_layers
+from recollect.settings.loading import config_path, read_yaml
+from recollect.settings.resolve import environment_mapping, environment_path, figure_settings, method_mapping, section
+from recollect.settings.schema import FigureSettings
+from recollect.settings.still import remembered
+
+
+class Spaces(NamedTuple):
+    """What is done in a world, and what is seen."""
+
+    actions: str  # discrete, continuous or bits
+    observations: str  # images or numbers
+
+
+def check_figure(scale: str, figure: str) -> None:
+    """Check all runs of a figure. Raises UserError: a name is unknown, or a pair cannot run; the figure's file is named."""
+    chosen = figure_settings(scale, figure)
+    with named_by(scale, figure):
+        check_names(scale, chosen)
+        for env in chosen.environments:
+            for method in chosen.methods:
+                check_pair(scale, env, method)
+
+
+def check_names(scale: str, figure: FigureSettings) -> None:
+    """Check that there are a figure's environments and methods. Raises UserError: one is unknown."""
+    for env in figure.environments:
+        read_yaml(environment_file(env)[0])
+    for method in figure.methods:
+        method_layers(scale, figure.environments[0], method)
+
+
+@contextmanager
+def named_by(scale: str, figure: str) -> Iterator[None]:
+    """Errors of a block say which figure names what they are about."""
+    try:
+        yield
+    except UserError as error:
+        where = f"{error.where}, named by {shown(config_path('figures', figure))} (scale {scale})"
+        raise type(error)(error.what, where=where, do=error.do) from error
+
+
+def check_pair(scale: str, env: str, method: str) -> None:
+    """Check that a method can learn in an environment.
+
+    Raises:
+        UserError: it cannot, one of them is unknown, or the world cannot be made here.
+    """
+    pair = f"{scale} {env} {method}"
+    refused = still.prepared(f"refused {pair}")
+    if refused is not None:
+        raise UserError(**refused)
+    if still.prepared(pair) is None:
+        _check(scale, env, method)
+
+
+def _check(scale: str, env: str, method: str) -> None:
+    environment = environment_mapping(scale, env)
+    chosen, file = method_mapping(scale, env, method), shown(environment_path(env))
+    where = f"{file}: environment '{env}' with method '{method}'"
+    learners = [("method", str(chosen.get("algorithm")), f"method '{method}'")]
+    if chosen.get("data") == "histories":
+        source = environment.get("source")
+        if source is None:
+            what = f"this environment has no source of histories, and the method '{method}' learns from them"
+            cure = (
+                "give it a file of its own with a `source:` section"
+                if "." in env
+                else f"add a `source:` section to {file}"
+            )
+            raise UserError(what, where=where, do=f"{cure} (docs/adding.md), or take methods with `data: online`")
+        algorithm = str(section(environment, "source").get("algorithm", "ppo"))
+        learners.append(("source", algorithm, f"source of histories '{algorithm}'"))
+    if environment.get("family", "base") != "base":
+        return
+    for kind, algorithm, called in learners:
+        _check_played(kind, algorithm, called, environment, where)
+
+
+def _check_played(kind: str, algorithm: str, called: str, environment: Mapping[str, Any], where: str) -> None:
+    """Check what a method or a source declares that it plays. Raises UserError: it is something else, or there is no world."""
+    try:
+        found = _spaces(str(environment.get("world")), json.dumps(environment.get("options") or {}, sort_keys=True))
+    except UserError as error:
+        raise type(error)(error.what, where=f"{where} ({error.where})", do=error.do) from error
+    actions, seen = declaration(kind, algorithm, "ACTIONS"), declaration(kind, algorithm, "OBSERVATIONS")
+    if actions is not None and actions != found.actions:
+        do = f"take one for {found.actions} actions, or another environment"
+        raise UserError(
+            f"the {called} plays {actions} actions, and this world's are {found.actions}", where=where, do=do
+        )
+    encoded = kind == "method" and environment.get("images") is not None
+    observations = "numbers" if encoded else found.observations
+    if seen is not None and seen != observations:
+        do = f"take another one, or an environment of {seen} (without a section `images:`)"
+        raise UserError(f"the {called} sees {seen}, and this environment shows {observations}", where=where, do=do)
+
+
+@remembered
+def _spaces(world: str, options_text: str) -> Spaces:
+    """Of a world with options, as JSON. Raises UserError: it cannot be made."""
+    from gymnasium.spaces import Box, Discrete
+
+    options = json.loads(options_text)
+    try:
+        tasks = registry.tasks(world, options, "train")
+        made = registry.make_world(world, options, tasks[:1], np.zeros(1, np.uint64))
+    except UserError:
+        raise
+    except Exception as error:  # of somebody's code
+        what = f"the world '{world}' cannot be made: {type(error).__name__}: {error}"
+        raise UserError(what, where=own_line(error) or f"world {world}", do="mend what raises it") from error
+    seen, acts = made.single_observation_space, made.single_action_space
+    made.close()
+    actions = {Box: "continuous", Discrete: "discrete"}.get(type(acts), "bits")
+    is_image = seen.dtype == np.uint8 and len(seen.shape or ()) == 3
+    return Spaces(actions, "images" if is_image else "numbers")

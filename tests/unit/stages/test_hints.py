@@ -1,0 +1,93 @@
+"""A misspelt name is answered with the one that was meant: of environments with a size, sets, papers, rules and files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from recollect import api
+from recollect.settings.catalogue import check_mine_folder
+from recollect.settings.errors import UserError
+from recollect.settings.resolve import environment_mapping
+from recollect.stages.selection import check_rules, check_targets, chosen_figures, default_config, selection
+
+RULES = ("all", "report", "inspect", "claims")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("amago_dark_key_dor_2", "amago_dark_key_door_2"),
+        ("tmaze_pasive_50", "tmaze_passive_50"),
+        ("mini_gird_MemoryS7", "mini_grid_MemoryS7"),
+        ("dark_rom_10x10", "dark_room_10x10"),
+    ],
+)
+def test_a_misspelt_environment_keeps_its_size(typed: str, meant: str) -> None:
+    with pytest.raises(UserError, match=f"no configuration named '{typed}'") as refused:
+        environment_mapping("demo", typed)
+    assert f"did you mean '{meant}'?" in refused.value.do
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("demo_al", "demo_all"), ("headline", "headlines"), ("amagoo", "amago"), ("helm_tokns", "helm_tokens")],
+)
+def test_hints_for_figures_know_sets_and_papers(typed: str, meant: str) -> None:
+    for command in (lambda: chosen_figures([typed]), lambda: selection({**default_config(), "figures": typed})):
+        with pytest.raises(UserError, match=f"no figure named '{typed}', and no set or paper") as refused:
+            command()
+        assert refused.value.do == f"did you mean '{meant}'?"
+
+
+def test_sets_and_papers_may_stand_beside_figures() -> None:
+    chosen = chosen_figures(["headlines", "helm_tokens", "helm_minigrid"])
+    assert chosen == [*chosen_figures(["headlines"]), "helm_tokens"]
+
+
+def test_a_misspelt_rule_is_answered_with_the_nearest_and_values_of_options_are_none() -> None:
+    with pytest.raises(UserError, match="no rule and no figure named 'reprt'") as refused:
+        check_rules(["--cores", "2", "reprt"], RULES, lambda words: ["reprt"])
+    assert refused.value.do == "did you mean 'report'?"
+    check_rules(["--rerun-triggers", "input", "--", "report"], RULES, lambda words: ["report"])
+    check_rules(["--cores", "2", "report"], RULES, lambda words: pytest.fail("nothing may be misspelt"))
+
+
+def test_what_snakemake_takes_for_targets_is_known(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(root / "workflow"))
+    import snakemake_internals
+
+    words = [
+        "--cores",
+        "2",
+        "--rerun-triggers",
+        "code",
+        "input",
+        "-n",
+        "--config",
+        "scale=paper",
+        "--",
+        "reprt",
+        "results/x",
+    ]
+    assert snakemake_internals.targets(words) == ["reprt", "results/x"]
+    sys.modules.pop("snakemake_internals")
+
+
+def test_a_figure_without_a_suffix_is_told_which_file_to_ask_for() -> None:
+    target = "results/demo/figures/amago_dark_key_door"
+    with pytest.raises(UserError, match="no rule makes") as refused:
+        check_targets([target])
+    assert refused.value.do == f"ask for {target}.pdf"
+    check_targets([f"{target}.pdf"])
+
+
+def test_a_folder_of_own_code_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECOLLECT_MINE", str(tmp_path / "nope"))
+    for command in (check_mine_folder, lambda: api.run("demo", "dark_room_7x7", "radt")):
+        with pytest.raises(UserError, match="RECOLLECT_MINE names no folder"):
+            command()
+    monkeypatch.setenv("RECOLLECT_MINE", str(tmp_path))
+    check_mine_folder()

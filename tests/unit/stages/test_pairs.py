@@ -1,0 +1,171 @@
+"""What cannot run is refused while it is planned, and stops nothing else: pairs, and own code that cannot be imported."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from recollect import api
+from recollect.settings.catalogue import CannotImport
+from recollect.settings.errors import UserError
+from recollect.settings.still import held_still, prepare
+from recollect.stages import check, forecast, selection, why
+from recollect.stages.pairs import check_figure, check_pair
+from recollect.stages.plan import plan
+from recollect.stages.train import train
+
+WORLD = """
+from recollect.environments.dark_room import DarkRoom as World, tasks
+"""
+
+
+@pytest.fixture
+def mine(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory's own folder, whose modules this process has not imported; one scale and one figure beside it."""
+    monkeypatch.setenv("RECOLLECT_MINE", "mine_of_pairs")
+    monkeypatch.syspath_prepend(str(workdir))
+    for name in [name for name in sys.modules if name.startswith("mine_of_pairs")]:
+        monkeypatch.delitem(sys.modules, name)
+    for group, kept in (("scales", "smoke"), ("figures", "amago_dark_key_door"), ("claims", "")):
+        for path in Path("config", group).glob("*.yaml"):
+            if path.stem != kept:
+                path.unlink()
+    scale = yaml.safe_load(Path("config/scales/smoke.yaml").read_text())
+    Path("config/scales/smoke.yaml").write_text(yaml.safe_dump({**scale, "figures": {}}))
+    Path("config/config.yaml").write_text("scale: smoke\nfigures: amago_dark_key_door\n")
+    folder = workdir / "mine_of_pairs"
+    for group in ("environments", "figures"):
+        (folder / "config" / group).mkdir(parents=True)
+    return folder
+
+
+def a_figure(mine: Path, env: str, method: str) -> None:
+    content = {"kind": "in_context_curve", "title": "Own", "environments": [env], "methods": [method]}
+    (mine / "config/figures/own.yaml").write_text(yaml.safe_dump(content))
+
+
+def a_world(mine: Path, text: str) -> None:
+    (mine / "corridor.py").write_text(WORLD + text)
+    (mine / "config/environments/corridor.yaml").write_text("world: corridor\n")
+    a_figure(mine, "corridor", "dqn_lstm")
+
+
+BROKEN = {
+    "import nosuchpackage": ("needs the package 'nosuchpackage', which is not installed", "install 'nosuchpackage'"),
+    "boom = 1 / 0": ("cannot be imported: ZeroDivisionError: division by zero", "mend the file"),
+    "from __future__ import annotations": ("cannot be imported: SyntaxError", "mend the file"),
+}
+
+
+@pytest.mark.parametrize("line", list(BROKEN))
+def test_a_world_that_cannot_be_imported_is_named_with_file_and_line_where_it_is_needed(line: str, mine: Path) -> None:
+    a_world(mine, line)
+    what, do = BROKEN[line]
+    needing = (
+        check.check,
+        lambda: train("smoke", "corridor", "dqn_lstm", 0),
+        lambda: plan("smoke", ["own"]),
+        lambda: selection.check_targets(["results/smoke/figures/own.pdf"]),
+    )
+    for command in needing:
+        with pytest.raises(CannotImport, match=what) as refused:
+            command()
+        assert "mine_of_pairs/corridor.py:3 " in refused.value.where
+        assert "corridor" in refused.value.where and refused.value.do.startswith(do)
+
+
+def test_a_world_that_cannot_be_imported_stops_no_figure_that_does_not_show_it(mine: Path) -> None:
+    a_world(mine, "boom = 1 / 0")
+    resolved = check.resolve_all()
+    assert "smoke amago_dark_key_door amago_ff" in resolved and "smoke corridor dqn_lstm" not in resolved
+    with held_still():
+        prepare(resolved)
+        assert plan("smoke", ["amago_dark_key_door"]).needs
+        selection.check_targets(["results/smoke/figures/amago_dark_key_door.pdf"])
+        with pytest.raises(UserError, match="division by zero"):
+            plan("smoke", ["own"])
+
+
+def test_a_world_that_no_figure_shows_is_checked_as_well(mine: Path) -> None:
+    a_world(mine, "boom = 1 / 0")
+    (mine / "config/figures/own.yaml").unlink()
+    with pytest.raises(CannotImport, match="division by zero") as refused:
+        check.check()
+    assert "environments/corridor.yaml" in refused.value.where
+
+
+def test_a_package_that_registers_an_environment_is_named_with_file_and_line(mine: Path) -> None:
+    (mine / "bandit.py").write_text("boom = 1 / 0\n")
+    options = {"id": "mine/Bandit-v0", "package": "mine_of_pairs.bandit"}
+    (mine / "config/environments/bandit.yaml").write_text(yaml.safe_dump({"world": "gymnasium", "options": options}))
+    with pytest.raises(UserError, match="division by zero") as refused:
+        check_pair("smoke", "bandit", "dqn_lstm")
+    assert "mine_of_pairs/bandit.py:1 " in refused.value.where
+
+
+# --------------------------------------------------------------------------------------------------------------- pairs
+
+IMPOSSIBLE = {
+    ("gym.Acrobot-v1", "radt"): ("no source of histories", "a file of its own with a `source:` section"),
+    ("tmaze_passive_5", "dt"): (
+        "no source of histories",
+        "`source:` section to config/environments/tmaze_passive.yaml",
+    ),
+    ("gym.Pendulum-v1", "helm"): ("plays discrete actions, and this world's are continuous", "another environment"),
+    ("gym.Pendulum-v1", "dqn_lstm"): ("plays discrete actions, and this world's are continuous", "continuous actions"),
+    ("gym.CartPole-v1", "td3_gpt"): ("plays continuous actions, and this world's are discrete", "discrete actions"),
+    ("gym.CartPole-v1", "ppo_cnn"): ("sees images, and this environment shows numbers", "an environment of images"),
+    ("gym.Nope-v1", "dqn_lstm"): ("'Nope-v1' cannot be made: gymnasium knows no such id", "did you mean"),
+}
+
+
+@pytest.mark.parametrize(("env", "method"), list(IMPOSSIBLE))
+def test_a_pair_that_cannot_run_is_refused_by_all_that_plans_and_by_training(
+    env: str, method: str, mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_figure(mine, env, method)
+    what, do = IMPOSSIBLE[env, method]
+    planning = (
+        check.check,
+        lambda: forecast.forecast("smoke", ["own"]),
+        lambda: why.why("smoke", ["own"]),
+        lambda: selection.check_targets(["results/smoke/figures/own.pdf"]),
+    )
+    for command in planning:
+        with pytest.raises(UserError, match=what) as refused:
+            command()
+        assert do in refused.value.do
+        for named in (f"'{env}'", f"'{method}'", "mine_of_pairs/config/figures/own.yaml"):
+            assert named in refused.value.where
+    run = f"results/smoke/runs/{env}/{method}/seed_0/policy.safetensors"
+    making = (
+        lambda: train("smoke", env, method, 0),
+        lambda: api.train("smoke", env, method),
+        lambda: selection.check_targets([run]),
+    )
+    for command in making:
+        with pytest.raises(UserError, match=what):
+            command()
+    assert not list(Path().glob("results/smoke/runs/*/*/*/*.safetensors"))
+
+
+def test_what_planning_was_handed_says_which_pairs_cannot_run(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snakemake makes no world to find out."""
+    a_figure(mine, "gym.Pendulum-v1", "dqn_lstm")
+    resolved = check.resolve_all()
+    monkeypatch.setattr("recollect.stages.pairs._check", None)
+    with held_still():
+        prepare(resolved)
+        check_figure("smoke", "amago_dark_key_door")
+        with pytest.raises(UserError, match="plays discrete actions"):
+            check_figure("smoke", "own")
+
+
+def test_a_world_whose_own_code_raises_is_refused_with_file_and_line(mine: Path) -> None:
+    a_world(mine, "def tasks(split, **options):\n    return split.nothing\n")
+    with pytest.raises(UserError, match="the world 'corridor' cannot be made: AttributeError") as refused:
+        check_pair("smoke", "corridor", "dqn_lstm")
+    assert "mine_of_pairs/corridor.py:4" in refused.value.where

@@ -1,0 +1,59 @@
+"""`recollect why` names one's own modules that changed, and calls made only what was made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recollect.artifacts.sealed import write_json
+from recollect.stages import records, why
+from recollect.stages.snakemake_records import record_path
+from recollect.stages.stage import Job
+from recollect.stages.table import STAGES
+from recollect.stages.why import SNAPSHOTS, in_words, package
+
+METHOD = """
+from mine_of_why.helper import VALUE
+
+Hyperparameters = train = load_policy = VALUE
+"""
+RUN = Job("run", "smoke", "tmaze_passive_5", "own_method", "0")
+
+
+@pytest.fixture
+def mine(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RECOLLECT_MINE", "mine_of_why")
+    folder = workdir / "mine_of_why"
+    folder.mkdir()
+    (folder / "own_method.py").write_text(METHOD)
+    (folder / "helper.py").write_text("VALUE = 1\n")
+    return folder
+
+
+def test_own_modules_that_changed_are_named(mine: Path) -> None:
+    (mine / "unfinished.py").write_text("def (\n")  # stops nothing that does not import it
+    before = package()
+    assert {"mine_of_why.own_method", "mine_of_why.helper", "recollect.radt.radt"} <= before.keys()
+    write_json(SNAPSHOTS / "known.json", {"codes": ["then"], "modules": before}, kind="code")
+    (mine / "helper.py").write_text("VALUE = 22\n")
+    assert why._code_words(["mine_of_why.own_method"], "then") == "code changed: mine_of_why.helper"
+
+
+def test_what_only_ever_failed_was_not_made(workdir: Path) -> None:
+    """Snakemake keeps a record of a failed job as well."""
+    job = RUN._replace(method="dqn_lstm")
+    policy, *_ = STAGES["run"].makes(job)
+    place = record_path(policy.as_posix())
+    place.parent.mkdir(parents=True)
+    place.write_text("{}")
+    assert in_words(job, "") == f"missing: {policy} is gone, or its job failed"
+    write_json(records.place(job._replace(stage="train")), {}, kind=records.KIND)
+    assert in_words(job, "") == f"missing: {policy} was made and is gone"
+
+
+def test_a_damaged_file_is_told_with_its_seed_as_all_else_is(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(why, "stale", lambda scale, figures: {})
+    monkeypatch.setattr(why, "_damage", lambda job: "it is damaged" if job.stage == "run" and job.seed == "1" else None)
+    said = why.why("smoke", ["amago_dark_key_door"])
+    assert "run amago_dark_key_door_3 amago_ff (seed 1): corrupted: it is damaged" in said
