@@ -160,12 +160,27 @@ def fetch(
 
 
 @own.command()
-def check() -> None:
-    """Check the whole configuration: every scale, environment, method and figure.
+def check(
+    env: Annotated[
+        str | None, typer.Option(help="Play this environment, and see whether it keeps what a world promises.")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Train and judge this method in it, too, and keep nothing.")
+    ] = None,
+    scale: Annotated[str, typer.Option(help="With --env: how long the method learns.")] = "smoke",
+) -> None:
+    """Check the whole configuration: every scale, environment, method and figure; or try an environment of yours.
 
-    Example: recollect check
+    Example: recollect check --env dark_room_7x7 --method dqn_lstm
     """
-    print(checking.check())
+    from recollect.stages.check_own import check_own
+
+    if env is None and method is not None:
+        raise UserError(
+            "a method is tried in an environment", where="recollect check --method", do="name it: --env ENV"
+        )
+    for line in [checking.check()] if env is None else check_own(scale, env, method):
+        print(line)
 
 
 @own.command()
