@@ -1,4 +1,4 @@
-"""What docs/adding.md says, done: its files are copied out of the page into a folder outside the repository, and run there."""
+"""What docs/adding.md says, and docs/claims.md of a claim of one's own, is done: their files are copied out of the pages into a folder outside the repository, and run there."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import pytest
 from recollect.artifacts.sealed import read_arrays, read_table, verify
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "adding.md").read_text()
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+ADDING, CLAIMS = ((ROOT / "docs" / page).read_text() for page in ("adding.md", "claims.md"))
+PAGES = ADDING + CLAIMS.partition("## A claim of your own")[2]
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGES, flags=re.DOTALL | re.MULTILINE)
 COMMANDS = [line for language, text in BLOCKS if language == "sh" for line in text.splitlines()]
 PROVIDE = """
 from pathlib import Path
@@ -43,7 +44,7 @@ def files_of_the_page() -> dict[str, str]:
             continue
         first, _, rest = text.partition("\n")
         named = re.fullmatch(r"# (mine/\S+\.(?:py|yaml))", first)
-        assert named, f"a block of docs/adding.md does not begin with the name of its file: {first!r}"
+        assert named, f"a block of a page does not begin with the name of its file: {first!r}"
         texts[named.group(1)] = rest
     return texts
 
@@ -97,6 +98,7 @@ def test_the_page_shows_one_of_each() -> None:
         "mine/config/figures/corridor_first_and_last.yaml",
         "mine/config/language_models.yaml",
         "mine/config/methods/radt_my_bert.yaml",
+        "mine/config/claims/no_rise.yaml",
     ]
 
 
@@ -111,7 +113,7 @@ def test_a_new_environment_and_a_new_method_run_through_all_stages(tree: Path) -
     histories = read_arrays(tree / "data/tiny/corridor/histories.safetensors", kind="histories")
     assert histories["observation"].shape == (6 * 500, 1)  # six training cells of 500 transitions
     assert set(histories["observation"].ravel()) <= set(range(9))
-    for seed in (0, 1):
+    for seed in (0, 1, 2):
         folder = tree / f"results/tiny/runs/corridor/best_action/seed_{seed}"
         policy = read_arrays(folder / "policy.safetensors", kind="policy")
         assert policy["table"].shape == (9, 3)
@@ -147,6 +149,13 @@ def test_a_new_figure_and_a_new_kind_have_their_four_files(tree: Path) -> None:
         assert lines[0] == "panel,method,x,y,low,high,seeds,tasks"
         assert len(lines) == 1 + rows
         assert (figures / f"{name}.json").is_file()
+
+
+def test_a_claim_of_ones_own_is_judged_without_naming_paper_source_or_scales(tree: Path) -> None:
+    said = run(tree, RUN, "recollect claims --scale tiny --figure corridor").stdout
+    assert "Your own: A table of actions has no memory" in said and "✓" in said
+    caption = json.loads((tree / "results/tiny/figures/corridor.json").read_text())
+    assert "best action does not rise" in json.dumps(caption)
 
 
 def test_a_new_language_model_is_what_the_memory_is_embedded_with(tree: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from recollect.settings.catalogue import declaration
+from recollect.settings.claims import OWN
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.layers import extended_scales
 from recollect.settings.loading import config_path, names, nothing_here, read_yaml
@@ -148,7 +149,7 @@ def _variant(name: str) -> Row:
 
 def _claim(name: str) -> Row:
     content = read_yaml(config_path("claims", name))
-    return content["paper"], content["figure"], content["statement"]
+    return content.get("paper", OWN), content["figure"], content["statement"]
 
 
 GROUPS: dict[str, tuple[Row, Callable[[], Mapping[str, str]], Callable[[str], Row]]] = {
