@@ -26,11 +26,14 @@ own = typer.Typer()
 @own.command("list")
 def list_names(
     group: Annotated[
-        str | None, typer.Argument(help="scales, figures, environments, methods, variants or claims; none: all names.")
+        str | None,
+        typer.Argument(
+            help="scales, figures, environments, methods, variants, claims, kinds, sources or worlds; none: all names."
+        ),
     ] = None,
     chosen: Annotated[list[str] | None, typer.Argument(help="Names of that group; none: all of it.")] = None,
 ) -> None:
-    """List what can be named: scales, figures, environments with ids, spaces and packages, methods, variants, claims.
+    """List what can be named: scales, figures, environments, methods, variants, claims; kinds of figures, sources, worlds.
 
     Example: recollect list environments dark_room_7x7 tmaze_passive_50
     """

@@ -1,4 +1,6 @@
-"""What docs/adding.md says, and docs/claims.md of a claim of one's own, is done: their files are copied out of the pages into a folder outside the repository, and run there."""
+"""What docs/adding.md says is done, and what docs/claims.md says of a claim of one's own: their files are copied out of the
+pages into a folder outside the repository, and run there.
+"""
 
 from __future__ import annotations
 

@@ -266,5 +266,5 @@ def test_a_claim_of_ones_own_that_names_no_scales_is_judged_where_its_figure_is_
 
     own["contrasts"][0]["that"] = {"method": "dr"}
     (folder / "own.yaml").write_text(yaml.safe_dump(own))
-    with pytest.raises(UserError, match="did you mean 'dt'|has no dr"):
+    with pytest.raises(UserError, match=r"has no dr\n"):
         claims_of(SCALE)
