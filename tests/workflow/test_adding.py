@@ -109,6 +109,7 @@ def test_gymnasiums_environments_and_one_of_ones_own_are_played(tree: Path) -> N
         scores = read_table(tree / f"results/smoke/runs/{env}/dqn_lstm/seed_0/scores.parquet", kind="scores")
         returns = scores[(scores["split"] == "eval") & (scores["metric"] == "return")]["value"]
         assert len(returns) == episodes and returns.between(0, highest).all()
+    assert (tree / "bandit.gif").read_bytes().startswith(b"GIF8")
 
 
 def test_a_new_environment_and_a_new_method_run_through_all_stages(tree: Path) -> None:
