@@ -43,6 +43,24 @@ def list_names(
 
 
 @own.command()
+def init(
+    kind: Annotated[str, typer.Argument(help="world, method, figure or claim.")],
+    name: Annotated[str, typer.Argument(help="What it shall be called, e.g. hall.")],
+    env: Annotated[str, typer.Option(help="Of a figure: the environment that it draws.")] = "",
+    method: Annotated[str, typer.Option(help="Of a figure: the method that it draws.")] = "",
+    figure: Annotated[str, typer.Option(help="Of a claim: the figure that shows it.")] = "",
+    scale: DefaultScale = None,
+) -> None:
+    """Begin a world, a method, a figure or a claim of yours: the example of docs/adding.md, under your name, in mine/.
+
+    Example: recollect init world hall
+    """
+    from recollect.stages.init import init as begin
+
+    print(begin(kind, name, scale or default_selection().scale, env=env, method=method, figure=figure))
+
+
+@own.command()
 def sweep(
     scale: Scale,
     env: Env,

@@ -6,19 +6,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from own_files import BLOCKS, files_of_the_page
 
 from recollect.artifacts.sealed import read_arrays, read_table, verify
 
 ROOT = Path(__file__).resolve().parents[2]
-ADDING, CLAIMS = ((ROOT / "docs" / page).read_text() for page in ("adding.md", "claims.md"))
-PAGES = ADDING + CLAIMS.partition("## A claim of your own")[2]
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGES, flags=re.DOTALL | re.MULTILINE)
 COMMANDS = [line for language, text in BLOCKS if language == "sh" for line in text.splitlines()]
 PROVIDE = """
 from pathlib import Path
@@ -29,26 +26,13 @@ provide(LanguageModelSettings(source="random"), Path("data/models/my-bert"))
 RUN = """
 import sys
 from recollect.cli import app
-from recollect.settings.still import hold_still
-hold_still()  # as every command does
+from recollect.settings.still import held_still
 lines, sys.argv = sys.argv[1:], []
 for line in lines:
     sys.argv[:] = line.split()
-    app(sys.argv[1:], standalone_mode=False)
+    with held_still(anew=True):  # as every command does
+        app(sys.argv[1:], standalone_mode=False)
 """
-
-
-def files_of_the_page() -> dict[str, str]:
-    """Path -> text, of the user's own folder alone: nothing of the repository is edited."""
-    texts: dict[str, str] = {}
-    for language, text in BLOCKS:
-        if language not in ("python", "yaml"):
-            continue
-        first, _, rest = text.partition("\n")
-        named = re.fullmatch(r"# (mine/\S+\.(?:py|yaml))", first)
-        assert named, f"a block of a page does not begin with the name of its file: {first!r}"
-        texts[named.group(1)] = rest
-    return texts
 
 
 def run(folder: Path, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -166,6 +150,15 @@ def test_a_new_language_model_is_what_the_memory_is_embedded_with(tree: Path) ->
     assert embeddings["keys"].shape == (6 * 4, 32)  # four entries per task, the width of the small random model
     scores = read_table(tree / "results/tiny/runs/corridor/radt_my_bert/seed_0/scores.parquet", kind="scores")
     assert len(scores[scores["split"] == "eval"]) == 2 * 3
+
+
+def test_what_is_begun_by_the_commands_of_the_page_lies_beside_it(tree: Path) -> None:
+    begun = [
+        "hall.py",
+        "table_of_halls.py",
+        *(f"config/{each}.yaml" for each in ("figures/halls", "claims/flat_halls")),
+    ]
+    assert all((tree / "mine" / file).is_file() for file in begun)
 
 
 def test_own_code_in_a_clone_is_ignored_by_git() -> None:

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+from own_files import files_of_the_page
 
 from recollect.settings.errors import UserError
 from recollect.stages.check_own import check_own
-from tests.workflow.test_adding import files_of_the_page
 
 NUMBERS = itertools.count()
 PAYS = "return (self._cell_B == self._goal_B).astype(np.float32), None"
