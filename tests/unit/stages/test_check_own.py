@@ -74,6 +74,7 @@ def said(own: Path, changed: str, old: str, new: str, method: str | None = None)
             "np.zeros(self.num_envs, np.int16)",
             "from `get_state` gives something else",
         ),
+        ("Discrete(3)", "Box(-np.inf, np.inf, (1,))", "actions have no bounds"),
         ("def _observe", "def _look", "the class `World` has no method `_observe`"),
         ("def _advance", "def _advanse", "the class `World` has no method `_advance`"),
         ("self.horizon = self.options.horizon", "pass", r"`_setup` does not set `self\.horizon`"),
