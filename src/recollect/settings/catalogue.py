@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from recollect.settings.errors import UserError, nearest
+from recollect.settings.errors import UserError, nearest, shown
 from recollect.settings.still import remembered
 
 
@@ -106,7 +106,7 @@ def _unfinished(kind: Kind, name: str) -> str:
     for module in _own_files():
         lacking = kind.declares - declared(module.path).keys() if module.path.stem == name else kind.declares
         if lacking < kind.declares:
-            return f"declare {' and '.join(f'`{each}`' for each in sorted(lacking))} in {module.path}"
+            return f"declare {' and '.join(f'`{each}`' for each in sorted(lacking))} in {shown(module.path)}"
     return ""
 
 
