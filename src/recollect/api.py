@@ -8,19 +8,16 @@ lasts, that folder is the working directory of the process.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from recollect.artifacts.lease import device_lease
 from recollect.common import histories as columns
 from recollect.environments import registry
 from recollect.settings.catalogue import check_mine_folder
@@ -30,9 +27,8 @@ from recollect.settings.resolve import algorithm_module, environment_settings, m
 from recollect.settings.schema import EnvironmentSettings, Settings
 from recollect.settings.still import held_still
 from recollect.stages import inputs, paths
+from recollect.stages.making import make_job
 from recollect.stages.pairs import check_pair
-from recollect.stages.plan import maker
-from recollect.stages.records import kept, timed
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 
@@ -94,7 +90,7 @@ def train(
     made = run(scale, env, method, seed, changes=changes, folder=folder)
     with made.inside():
         check_pair(scale, env, made.method)
-        _make(made._job, device, {"trust_checkpoint": True} if trust_checkpoint else {})
+        make_job(made._job, device, {"trust_checkpoint": True} if trust_checkpoint else {})
     return made
 
 
@@ -238,24 +234,6 @@ def _said(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _make(job: Job, device: str, told: Mapping[str, Any] | None = None) -> None:
-    """Do a job of the workflow, after those that make what it reads; what is there and of today is kept."""
-    stage = STAGES[job.stage]
-    before = (maker(path, job.scale) for path in stage.inputs(job).values())
-    for other in dict.fromkeys(filter(None, before)):
-        _make(other, device)
-    if not stage.parts and kept(stage, job):
-        return
-    names = {name: int(value) if name in ("seed", "task") else value for name, value in job.names(stage.over).items()}
-    may = stage.may_use_gpu(names) or device != "auto"
-    on_device = may and "device" in inspect.signature(stage.run).parameters
-    with device_lease(device if on_device else "cpu", count=max(1, stage.gpus(names))) as held:  # type: ignore[arg-type]
-        on = {"device": held} if held != "cpu" else {}
-        work = partial(stage.run, *names.values(), **(told or {}), **on)
-        work() if stage.parts else timed(stage, job, held, work)
-    stage.ended(*names.values())
-
-
 # ----------------------------------------------------------------------------------------------------------- histories
 
 
@@ -272,7 +250,7 @@ def histories(scale: str, env: str, *, make: bool = False, folder: str | Path | 
     with _inside(folder):
         environment = environment_settings(scale, env)
         if make:
-            _make(Job("generate", scale, env), "auto")
+            make_job(Job("generate", scale, env), "auto")
         path = paths.histories(scale, env)
         found = columns.Histories.open(path)
         options = {**environment.options, **environment.training_options}

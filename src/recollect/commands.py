@@ -26,17 +26,38 @@ own = typer.Typer()
 @own.command("list")
 def list_names(
     group: Annotated[
-        str | None, typer.Argument(help="scales, figures, environments, methods, variants or claims; none: all names.")
+        str | None,
+        typer.Argument(
+            help="scales, figures, environments, methods, variants, claims, kinds, sources or worlds; none: all names."
+        ),
     ] = None,
     chosen: Annotated[list[str] | None, typer.Argument(help="Names of that group; none: all of it.")] = None,
 ) -> None:
-    """List what can be named: scales, figures, environments with ids, spaces and packages, methods, variants, claims.
+    """List what can be named: scales, figures, environments, methods, variants, claims; kinds of figures, sources, worlds.
 
     Example: recollect list environments dark_room_7x7 tmaze_passive_50
     """
     from recollect.stages.listing import listing
 
     print(listing(group, chosen or ()))
+
+
+@own.command()
+def init(
+    kind: Annotated[str, typer.Argument(help="world, method, figure or claim.")],
+    name: Annotated[str, typer.Argument(help="What it shall be called, e.g. hall.")],
+    env: Annotated[str, typer.Option(help="Of a figure: the environment that it draws.")] = "",
+    method: Annotated[str, typer.Option(help="Of a figure: the method that it draws.")] = "",
+    figure: Annotated[str, typer.Option(help="Of a claim: the figure that shows it.")] = "",
+    scale: DefaultScale = None,
+) -> None:
+    """Begin a world, a method, a figure or a claim of yours: the example of docs/adding.md, under your name, in mine/.
+
+    Example: recollect init world hall
+    """
+    from recollect.stages.init import init as begin
+
+    print(begin(kind, name, scale or default_selection().scale, env=env, method=method, figure=figure))
 
 
 @own.command()
@@ -160,12 +181,27 @@ def fetch(
 
 
 @own.command()
-def check() -> None:
-    """Check the whole configuration: every scale, environment, method and figure.
+def check(
+    env: Annotated[
+        str | None, typer.Option(help="Play this environment, and see whether it keeps what a world promises.")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Train and judge this method in it, too, and keep nothing.")
+    ] = None,
+    scale: Annotated[str, typer.Option(help="With --env: how long the method learns.")] = "smoke",
+) -> None:
+    """Check the whole configuration: every scale, environment, method and figure; or try an environment of yours.
 
-    Example: recollect check
+    Example: recollect check --env dark_room_7x7 --method dqn_lstm
     """
-    print(checking.check())
+    from recollect.stages.check_own import check_own
+
+    if env is None and method is not None:
+        raise UserError(
+            "a method is tried in an environment", where="recollect check --method", do="name it: --env ENV"
+        )
+    for line in [checking.check()] if env is None else check_own(scale, env, method):
+        print(line)
 
 
 @own.command()

@@ -26,8 +26,11 @@ def test_a_researcher_adds_their_own_sweeps_and_leaves_the_project_in_order(user
     drawn = (you.folder / "results/tiny/figures/corridor.csv").read_text()
     assert "corridor,best_action,3.0," in drawn
     assert "Box 1 int16" in you.shell("recollect list environments corridor")
+    you.types(ADDING, "recollect check --env corridor --method best_action --scale tiny")
+    assert "Your own" in you.does(CLAIMS, "A claim of your own")
 
     you.does(COMMANDS, "What can be named")
+    you.does(COMMANDS, "A check")
     assert "optimisation.learning_rate" in you.does(COMMANDS, "What can be set")
     assert "learning_rate" in you.does(COMMANDS, "A sweep")
     watch = you.on(WATCHING, "recollect watch results/demo/runs/tmaze_carried_10 --page runs.html")

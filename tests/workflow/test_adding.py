@@ -1,21 +1,21 @@
-"""What docs/adding.md says, done: its files are copied out of the page into a folder outside the repository, and run there."""
+"""What docs/adding.md says is done, and what docs/claims.md says of a claim of one's own: their files are copied out of the
+pages into a folder outside the repository, and run there.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from own_files import BLOCKS, files_of_the_page
 
 from recollect.artifacts.sealed import read_arrays, read_table, verify
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "adding.md").read_text()
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
 COMMANDS = [line for language, text in BLOCKS if language == "sh" for line in text.splitlines()]
 PROVIDE = """
 from pathlib import Path
@@ -26,26 +26,13 @@ provide(LanguageModelSettings(source="random"), Path("data/models/my-bert"))
 RUN = """
 import sys
 from recollect.cli import app
-from recollect.settings.still import hold_still
-hold_still()  # as every command does
+from recollect.settings.still import held_still
 lines, sys.argv = sys.argv[1:], []
 for line in lines:
     sys.argv[:] = line.split()
-    app(sys.argv[1:], standalone_mode=False)
+    with held_still(anew=True):  # as every command does
+        app(sys.argv[1:], standalone_mode=False)
 """
-
-
-def files_of_the_page() -> dict[str, str]:
-    """Path -> text, of the user's own folder alone: nothing of the repository is edited."""
-    texts: dict[str, str] = {}
-    for language, text in BLOCKS:
-        if language not in ("python", "yaml"):
-            continue
-        first, _, rest = text.partition("\n")
-        named = re.fullmatch(r"# (mine/\S+\.(?:py|yaml))", first)
-        assert named, f"a block of docs/adding.md does not begin with the name of its file: {first!r}"
-        texts[named.group(1)] = rest
-    return texts
 
 
 def run(folder: Path, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -97,6 +84,7 @@ def test_the_page_shows_one_of_each() -> None:
         "mine/config/figures/corridor_first_and_last.yaml",
         "mine/config/language_models.yaml",
         "mine/config/methods/radt_my_bert.yaml",
+        "mine/config/claims/no_rise.yaml",
     ]
 
 
@@ -105,13 +93,14 @@ def test_gymnasiums_environments_and_one_of_ones_own_are_played(tree: Path) -> N
         scores = read_table(tree / f"results/smoke/runs/{env}/dqn_lstm/seed_0/scores.parquet", kind="scores")
         returns = scores[(scores["split"] == "eval") & (scores["metric"] == "return")]["value"]
         assert len(returns) == episodes and returns.between(0, highest).all()
+    assert (tree / "bandit.gif").read_bytes().startswith(b"GIF8")
 
 
 def test_a_new_environment_and_a_new_method_run_through_all_stages(tree: Path) -> None:
     histories = read_arrays(tree / "data/tiny/corridor/histories.safetensors", kind="histories")
     assert histories["observation"].shape == (6 * 500, 1)  # six training cells of 500 transitions
     assert set(histories["observation"].ravel()) <= set(range(9))
-    for seed in (0, 1):
+    for seed in (0, 1, 2):
         folder = tree / f"results/tiny/runs/corridor/best_action/seed_{seed}"
         policy = read_arrays(folder / "policy.safetensors", kind="policy")
         assert policy["table"].shape == (9, 3)
@@ -149,11 +138,27 @@ def test_a_new_figure_and_a_new_kind_have_their_four_files(tree: Path) -> None:
         assert (figures / f"{name}.json").is_file()
 
 
+def test_a_claim_of_ones_own_is_judged_without_naming_paper_source_or_scales(tree: Path) -> None:
+    said = run(tree, RUN, "recollect claims --scale tiny --figure corridor").stdout
+    assert "Your own: A table of actions has no memory" in said and "✓" in said
+    caption = json.loads((tree / "results/tiny/figures/corridor.json").read_text())
+    assert "best action does not rise" in json.dumps(caption)
+
+
 def test_a_new_language_model_is_what_the_memory_is_embedded_with(tree: Path) -> None:
     embeddings = read_arrays(tree / "data/tiny/corridor/radt_my_bert/embeddings.safetensors", kind="embeddings")
     assert embeddings["keys"].shape == (6 * 4, 32)  # four entries per task, the width of the small random model
     scores = read_table(tree / "results/tiny/runs/corridor/radt_my_bert/seed_0/scores.parquet", kind="scores")
     assert len(scores[scores["split"] == "eval"]) == 2 * 3
+
+
+def test_what_is_begun_by_the_commands_of_the_page_lies_beside_it(tree: Path) -> None:
+    begun = [
+        "hall.py",
+        "table_of_halls.py",
+        *(f"config/{each}.yaml" for each in ("figures/halls", "claims/flat_halls")),
+    ]
+    assert all((tree / "mine" / file).is_file() for file in begun)
 
 
 def test_own_code_in_a_clone_is_ignored_by_git() -> None:

@@ -40,6 +40,7 @@ from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import remove_sealed, write_arrays
 from recollect.common.learning_curve import log_learning, make_worlds, metrics_of
 from recollect.common.rollout import score_episodes
+from recollect.environments import faults
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import generator, seed_of
 
@@ -84,6 +85,7 @@ class Collector:
             )
             self.policy.took(action_B)
             self.observation, self.reward_B, terminated_B, truncated_B, info = self.world.step(action_B)
+            faults.check_step(self.world, self.observation, self.reward_B)
             done_B = terminated_B | truncated_B
             self.actor_steps += 1
             self.time_B += 1

@@ -15,6 +15,7 @@ import numpy as np
 from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.scoring import Part
 from recollect.common.acting_state import load_play, play_arrays, says_its_state
+from recollect.environments import faults
 
 
 class VectorWorld(Protocol):
@@ -141,6 +142,7 @@ def _play(
             actions = np.zeros((batch, horizon, *action.shape[1:]), kind)
         before = observation
         observation, reward, terminated, truncated, info = world.step(action)
+        faults.check_step(world, observation, reward)
         done = np.asarray(terminated | truncated)
         if watch is not None:
             watch(before, action, reward, done, live)

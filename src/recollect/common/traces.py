@@ -129,3 +129,13 @@ def different(images_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The different images [F, ...] of N, in the order in which they are first seen, and which of them each is, int32 [N]."""
     first_F, which_N = first_seen(images_N)
     return images_N[first_F], which_N.astype(np.int32)
+
+
+def without_scene(trace: Trace, where: str) -> UserError:
+    """The error of what needs a world from above, where its environment has none."""
+    what = f"{trace.about['env']} cannot be drawn from above"
+    do = (
+        "give the file of its world a function `scene` (docs/adding.md); an environment of gymnasium has none, and "
+        "`recollect play` makes a video of one"
+    )
+    return UserError(what, where=where, do=do)

@@ -21,7 +21,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import DTypeLike
 from pydantic import ConfigDict
 
-from recollect.environments import counter_rng
+from recollect.environments import counter_rng, faults
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.loading import validated
 from recollect.settings.schema import Frozen
@@ -129,6 +129,8 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._success_B: np.ndarray | None = None
         self._achieved_BMG: np.ndarray | None = None
         self._setup()
+        faults.check_setup(self)
+        self._unplayed = True
         self._steps_to_end = self.horizon  # steps until the first instance meets the horizon
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
@@ -140,11 +142,11 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
         Tasks, options and ``num_envs`` are there already.
         """
-        raise NotImplementedError
+        raise faults.lacking(self, "_setup")
 
     def _begin(self, index_N: np.ndarray) -> None:
         """Put the instances ``index_N`` (int64 [N], without repeats) at the start of an episode."""
-        raise NotImplementedError
+        raise faults.lacking(self, "_begin")
 
     def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         """Play one step; ``_timestep_B`` already counts it.
@@ -158,11 +160,11 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             cuts episodes short before the horizon sets ``_cut_B`` (bool [B]) besides. Where episodes end,
             ``info["success"]`` is a copy of ``_success_B``; ``info["achieved"]`` is ``_achieved_BMG``, a new array each step.
         """
-        raise NotImplementedError
+        raise faults.lacking(self, "_advance")
 
     def _observe(self) -> np.ndarray:
         """The observations of all instances, as a new array [B, D]."""
-        raise NotImplementedError
+        raise faults.lacking(self, "_observe")
 
     def optimal_return(self) -> np.ndarray:
         """Best undiscounted return of an episode of each instance, float64 [B]. Raises UserError: there is no closed form."""
@@ -201,7 +203,9 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             self._seeds_B[index_N] = counter_rng.instance_seeds(seed, self.num_envs)[index_N]
             self._draws_B[index_N] = 0
         self._restart(index_N)
-        return self._observe(), {}
+        observations_BD = self._observe()
+        faults.check_observation(self, observations_BD)
+        return observations_BD, {}
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Play one action (an integer, or a row of a box) per instance.
@@ -210,7 +214,8 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             observations [B, D], rewards float32 [B], terminated bool [B], truncated bool [B], info.
 
         Raises:
-            UserError: an action outside the space, or an instance that ended and was not reset.
+            UserError: an action outside the space, an instance that ended and was not reset, or the first step of a world gives
+                other shapes than it must. (Numbers that are not finite: `faults.check_step`.)
         """
         if self._any_ended:
             self._refuse_ended()
@@ -218,7 +223,11 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._timestep_B += 1
         self._steps_to_end -= 1
         last_B = self._timestep_B >= self.horizon if self._steps_to_end <= 0 else None
-        rewards_B, terminated_B = self._advance(actions_B, last_B)
+        outcome = self._advance(actions_B, last_B)
+        if self._unplayed:
+            outcome = faults.check_outcome(self, outcome)
+            self._unplayed = False
+        rewards_B, terminated_B = outcome
         observations_BD = self._observe()
         never_B = np.zeros(self.num_envs, dtype=bool)
         cut_B = self._cut_B

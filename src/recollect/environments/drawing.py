@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
+from recollect.environments.faults import file_of
 from recollect.settings.errors import UserError
 
 SIDE = 384  # pixels along the longer side of a picture, or a little less
@@ -48,6 +49,12 @@ def drawn(world: Any, b: int) -> np.ndarray:
             shown = world.picture(b)
     except UserError:
         raise
+    except NotImplementedError as error:  # what gymnasium's base class says
+        do = (
+            "give its class `render`, which returns an image uint8 [H, W, 3], and `rgb_array` among the `render_modes` of its "
+            "`metadata` (docs/adding.md); or choose another environment"
+        )
+        raise UserError("this environment has no pictures", where=file_of(world), do=do) from error
     except Exception as error:  # a package fails in its own way
         do = "install what it names; MuJoCo also wants MUJOCO_GL=egl (or osmesa) to be set before the start"
         raise UserError(f"its package cannot draw it: {type(error).__name__}: {error}", where=where, do=do) from error

@@ -7,7 +7,9 @@ here, in `mine/` or in a plug-in. A world that `gymnasium.make` is to know says 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -46,6 +48,11 @@ def make_world(
 ) -> base.World:
     """A world whose instance i plays ``tasks[i]`` with ``seeds[i]`` (uint64 [B])."""
     return world_class(name)(tasks, seeds=seeds, autoreset_mode=autoreset_mode, **options)
+
+
+def world_file(name: str) -> Path:
+    """The file of a world. Raises UserError: an unknown name, or a world whose package is not installed."""
+    return Path(inspect.getfile(_module(name)))
 
 
 def scene(name: str, options: Mapping[str, Any], task: base.Task) -> Scene | None:

@@ -18,7 +18,7 @@ from recollect.artifacts.scores import concat_scores, scores_frame
 from recollect.artifacts.scoring import Part, Scoring
 from recollect.common.acting_state import load_play, play_arrays, says_its_state
 from recollect.common.contract import Briefed, Policy, world_as_met
-from recollect.environments import registry
+from recollect.environments import faults, registry
 from recollect.environments.base import Task
 from recollect.evaluation.normalised_scores import normalised
 from recollect.settings.schema import EnvironmentSettings
@@ -114,6 +114,7 @@ def play_in_context(
         action_B = policy.act(observation_BD, reward_B, done_B)
         seen_BD = observation_BD
         observation_BD, reward_B, terminated_B, truncated_B, _ = world.step(action_B)
+        faults.check_step(world, observation_BD, reward_B)
         playing_B = episode_B < episodes
         returns[rows[playing_B], episode_B[playing_B]] += reward_B[playing_B]
         done_B = terminated_B | truncated_B

@@ -24,8 +24,8 @@ class Options(learning_curves.CurveOptions):
     line_label: str = Field("", description="Its name in the legend.")
     line_source: str = Field("", description="Where it is from, for the caption.")
     points: int = Field(POINTS, ge=2, description="Of a curve. Published: 300, PyBullet 100.")
-    x_label: str = "environment steps"
-    y_label: str = "return"
+    x_label: str = Field("environment steps", description="Of the x axes.")
+    y_label: str = Field("return", description="Of the y axes.")
     same_y: bool = Field(False, description="All panels have one y axis.")
     titles: dict[str, str] = Field({}, description="Environment -> title of its panel, if not its own.")
     columns: int = Field(4, ge=1, le=6, description="Panels beside each other.")

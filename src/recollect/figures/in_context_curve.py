@@ -38,7 +38,7 @@ class Options(ScoreOptions):
     average: int = Field(1, ge=1, description="So many successive episodes make one point (x: episode). Published: 1.")
     optimum: float | dict[str, float] | None = Field(None, description="Mean optimal return, or one per panel.")
     x_label: str = Field("", description="Empty: what `x` says.")
-    y_label: str = "return"
+    y_label: str = Field("return", description="Of the y axes.")
     columns: int = Field(3, ge=1, le=4, description="Panels beside each other.")
     panel_height: float = Field(1.75, gt=0.5, description="Inches.")
 

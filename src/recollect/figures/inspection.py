@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from recollect.common.traces import Trace
+from recollect.common.traces import Trace, without_scene
 from recollect.figures.spec import SMOKE_WORDS
-from recollect.settings.errors import UserError
 
 FOLDER = Path(__file__).parent
 NUMBERS = ("similarity", "score", "total_return")
@@ -74,9 +73,7 @@ def _task(trace: Trace, entry: dict[str, Any]) -> dict[str, Any]:
     """One traced task as the page's script reads it."""
     scene, task = entry["scene"], int(entry["index"])
     if scene is None or trace.cell_N2 is None:
-        what = f"the world of {trace.about['env']} cannot be drawn from above"
-        do = "give its file a function `scene` (docs/adding.md)"
-        raise UserError(what, where=f"inspection page, task '{entry['name']}'", do=do)
+        raise without_scene(trace, f"inspection page, task '{entry['name']}'")
     table = trace.played.episodes
     of_task = table.task == task
     first = int(table.start[of_task][0])

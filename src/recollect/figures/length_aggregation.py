@@ -39,9 +39,9 @@ class Options(learning_curves.CurveOptions):
     chance: float | None = Field(None, description="Return of the best agent without the ability: a dotted line.")
     chance_label: str = Field("optimal without memory", description="Its name in the legend.")
     x_scale: Literal["categorical", "log", "linear"] = Field("categorical", description="Spacing of the lengths.")
-    x_label: str = "memory length (steps)"
-    y_label: str = "final return"
-    curve_y_label: str = "return"
+    x_label: str = Field("memory length (steps)", description="Of the aggregation's x axis.")
+    y_label: str = Field("final return", description="Of the aggregation's y axis.")
+    curve_y_label: str = Field("return", description="Of the learning curves' y axes.")
     curves: bool = Field(True, description="Draw the learning curves beside the aggregation.")
     same_y: bool = Field(True, description="All learning curves have one y axis.")
     summary: bool = Field(True, description="Interquartile mean over lengths and seeds in the caption; not published.")

@@ -49,11 +49,11 @@ def _rows(claim: Claim) -> str:
     statement = f'<a href="#{_text(claim["figure"])}">{_text(claim["statement"])}</a>'
     if claim["headline"]:
         statement = f"<b>{statement}</b>"
-    notes = [claim["source"]]
+    notes = [claim["source"]] if claim["source"] else []
     if claim["published"]:
         values = "; ".join(f"{one['says']}: {one['value']:g}" for one in claim["published"])
         notes.append(f"published: {values}")
-    said = f"<i>{_text('; '.join(notes))}</i>"
+    said = f"<i>{_text('; '.join(notes))}</i>" if notes else ""
     if claim["differs"]:
         said += f"<i>{_text(claim['differs'])}</i>"
     first = f'<td{span} class="verdict {kind}">{marked(claim["verdict"])}</td><td{span} class="claim">{statement}{said}</td>'

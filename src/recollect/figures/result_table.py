@@ -36,7 +36,7 @@ class Group(Frozen):
 
 
 class Options(Frozen):
-    metric: str = "return"
+    metric: str = Field("return", description="Metric of the scores that is shown.")
     groups: dict[str, Group] | None = Field(None, description="Head -> what it is of; null: one per environment.")
     last: PositiveInt | Literal["all"] = Field("all", description="Mean over so many last episodes.")
     normalised: str | None = Field(None, description="Metric of the columns of normalised returns; null: none.")

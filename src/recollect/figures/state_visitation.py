@@ -17,12 +17,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pydantic import Field
 
-from recollect.common.traces import Trace
+from recollect.common.traces import Trace, without_scene
 from recollect.figures import captions, style
 from recollect.figures.finishing import finished_example
 from recollect.figures.spec import TABLE_COLUMNS, Drawn, FigureSpec, options_of
 from recollect.figures.trace_reading import COLOURS, TaskOptions, chosen_tasks, colour_bar, grid_of
-from recollect.settings.errors import UserError
 
 READS = "traces"
 GOAL = style.VERMILLION
@@ -51,8 +50,7 @@ def scene_of(trace: Trace, task: int) -> dict[str, Any]:
     entry: dict[str, Any] = trace.about["tasks"][trace.tasks.index(task)]
     scene: dict[str, Any] | None = entry["scene"]
     if scene is None or trace.cell_N2 is None:
-        what = f"the world of {trace.about['env']} cannot be drawn from above"
-        raise UserError(what, where=f"task '{entry['name']}'", do="give its file a function `scene` (docs/adding.md)")
+        raise without_scene(trace, f"task '{entry['name']}'")
     return scene
 
 

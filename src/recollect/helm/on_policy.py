@@ -35,6 +35,7 @@ from recollect.common.optimiser import Adam
 from recollect.common.ppo_loss import ppo_loss, standardised
 from recollect.common.precision import tf32
 from recollect.common.reward_scale import RewardScale, RunningVariance
+from recollect.environments import faults
 from recollect.helm.sampled_policy import Agent
 from recollect.helm.schedule import Schedule
 from recollect.settings.schema import Frozen, Settings
@@ -201,6 +202,7 @@ class OnPolicyTrainer:
             action_E = action_TE[t] = categorical_from_uniform(log_EA, noise_TE[t])
             log_TE[t] = np.take_along_axis(log_EA, action_E[:, None], 1)[:, 0]
             self.observation, reward_E, terminated_E, truncated_E, info = self.world.step(action_E)
+            faults.check_step(self.world, self.observation, reward_E)
             done_E = done_TE[t] = terminated_E | truncated_E
             self._count(reward_E, done_E, info)
             reward_TE[t] = self.scale(reward_E, done_E) if hp.normalise_rewards else reward_E

@@ -24,6 +24,7 @@ from recollect.common.cpu.dropout import Dropout
 from recollect.common.rollout import Episodes, VectorWorld
 from recollect.common.sequence_models import RecurrentSequence
 from recollect.common.transformer import Block, Transformer
+from recollect.environments import faults
 from recollect.memory_rl.history_policy import HistoryNetwork
 from recollect.memory_rl.transformer_sequence import TransformerSequence
 
@@ -290,4 +291,5 @@ def play_alone(world: VectorWorld, actor: OneActor, choose: Callable[[Vector, in
             success[:] = np.asarray(info.get("success", np.nan), np.float64)
             break
     observations, actions, rewards = observations[:, : length + 1], actions[:, :length], rewards[:, :length]
+    faults.check_episode(world, observations[0], rewards[0])
     return Episodes(observations, actions, rewards, terminals[:, :length], np.array([length]), success)

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from recollect.settings.errors import UserError, nearest
+from recollect.settings.errors import UserError, nearest, shown
 from recollect.settings.still import remembered
 
 
@@ -107,7 +107,7 @@ def _unfinished(kind: Kind, name: str) -> str:
     for module in _own_files():
         lacking = kind.declares - declared(module.path).keys() if module.path.stem == name else kind.declares
         if lacking < kind.declares:
-            return f"declare {' and '.join(f'`{each}`' for each in sorted(lacking))} in {module.path}"
+            return f"declare {' and '.join(f'`{each}`' for each in sorted(lacking))} in {shown(module.path)}"
     return ""
 
 
@@ -158,11 +158,6 @@ def own_line(error: BaseException) -> str | None:
         if any(Path(file).is_relative_to(place) for place in own_packages().values())
     ]
     return own[-1] if own else None
-
-
-def shown(path: Path) -> Path:
-    """A path as a message has it: from the working directory, where it lies below that."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def reach_mine() -> None:

@@ -1,28 +1,27 @@
 """Published claims (config/claims/*.yaml): what a paper says, and the contrasts of scores that it asserts at each scale.
 
 A file says the claim once, with its contrasts at scale `paper`. It is judged there, and at the scales that `scales` names,
-with what differs there: other runs may show the same claim.
+with what differs there: other runs may show the same claim. A claim of the user's own that names no scales is judged at all
+that draw what it compares.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
 
 from recollect.settings import catalogue
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.layers import extended_scales, scale_settings
-from recollect.settings.loading import config_path, merge, names, read_yaml, validated
+from recollect.settings.loading import config_folder, config_path, merge, names, read_yaml, validated
 from recollect.settings.resolve import figure_settings
 from recollect.settings.schema import Frozen
 from recollect.settings.still import remembered
 
 PAPERS = tuple(paper.name for paper in catalogue.PAPERS.values())
-if TYPE_CHECKING:
-    Paper = str
-else:
-    Paper = Literal[PAPERS]
+OWN = "Your own"
+"""What stands for the paper of a claim that names none."""
 MARKS = {"holds": "✓", "contradicted": "✗", "undecided": "?", "not run": "–"}
 """Verdict -> what stands for it in a table and below a figure."""
 
@@ -101,11 +100,13 @@ class ClaimSettings(Frozen):
     """One published claim (config/claims/<name>.yaml) at a scale."""
 
     name: str
-    paper: Paper
+    paper: str = Field(
+        OWN, max_length=40, description=f"Whose claim it is: {', '.join(PAPERS)}, or any few words for one of yours."
+    )
     short: str = Field(max_length=40, description="Its name below a figure, where there is room for a few words.")
     headline: bool = Field(False, description="One of those that a paper is known for.")
     statement: str = Field(description="The claim in one sentence, as the paper makes it.")
-    source: str = Field(description="Figure, table or section of the paper.")
+    source: str = Field("", description="Figure, table or section of the paper.")
     published: tuple[PublishedNumber, ...] = ()
     figure: str = Field(description="The figure that shows it, whose seeds it is judged on.")
     contrasts: tuple[ContrastSettings, ...] = Field(min_length=1)
@@ -131,11 +132,15 @@ def claim_settings(scale: str, claim: str) -> ClaimSettings:
     for name in read_yaml(path).get("scales", {}):
         if name not in names("scales"):
             raise UserError(f"there is no scale '{name}'", where=f"{path}: scales", do=nearest(name, names("scales")))
-    settings = validated(ClaimSettings, {**_content(scale, claim), "name": claim}, where=path)
+    settings = _checked(scale, claim)
     missing = _not_drawn(scale, settings)
     if missing:
         raise missing[0]
     return settings
+
+
+def _checked(scale: str, claim: str) -> ClaimSettings:
+    return validated(ClaimSettings, {**_content(scale, claim), "name": claim}, where=config_path("claims", claim))
 
 
 def _not_drawn(scale: str, claim: ClaimSettings) -> list[UserError]:
@@ -165,11 +170,19 @@ def claims_of(scale: str, figures: tuple[str, ...] | None = None) -> list[ClaimS
     if figures is not None:
         judged = [name for name in judged if _content(scale, name).get("figure") in figures]
     found = [claim_settings(scale, name) for name in judged if not _left_out(scale, name)]
-    return sorted(found, key=lambda claim: (PAPERS.index(claim.paper), not claim.headline, claim.name))
+    return sorted(found, key=lambda claim: (*_place(claim.paper), not claim.headline, claim.name))
+
+
+def _place(paper: str) -> tuple[int, str]:
+    """Of a paper in tables: those that are reproduced here, then others by their names."""
+    return (PAPERS.index(paper), "") if paper in PAPERS else (len(PAPERS), paper)
 
 
 def _left_out(scale: str, claim: str) -> bool:
-    """Whether a claim of the scale that this one extends compares what this one does not draw."""
+    """Whether this scale does not draw what a claim compares, and another one does: that which it extends, or any."""
+    if _is_for_all_scales(claim):
+        others = (other for other in names("scales") if not _not_drawn(other, _checked(other, claim)))
+        return bool(_not_drawn(scale, _checked(scale, claim))) and next(others, None) is not None
     *extended, _ = extended_scales(scale)
     if not extended or not is_judged(extended[-1], claim) or _content(scale, claim) != _content(extended[-1], claim):
         return False
@@ -185,5 +198,13 @@ def _content(scale: str, claim: str) -> dict[str, Any]:
 
 def is_judged(scale: str, claim: str) -> bool:
     """Whether a claim is about a scale: one of the papers' own size, or one that its file names or that extends such."""
+    if _is_for_all_scales(claim):
+        return True
     at_scales = read_yaml(config_path("claims", claim)).get("scales", {})
     return scale_settings(scale).published == "paper" or any(name in at_scales for name in extended_scales(scale))
+
+
+def _is_for_all_scales(claim: str) -> bool:
+    """Whether a claim is the user's own and names no scales."""
+    path = config_path("claims", claim)
+    return not path.is_relative_to(config_folder()) and "scales" not in read_yaml(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -18,6 +19,12 @@ class UserError(Exception):
     def __init__(self, what: str, *, where: object, do: str) -> None:
         self.what, self.where, self.do = what, str(where), do
         super().__init__(f"{what}\n  where: {where}\n  to do: {do}")
+
+
+def shown(path: Path) -> str:
+    """A path as a message names it: from the working directory, where it lies below that."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 # What numpy and PyTorch say where more memory is asked for than there is, or than a number can count.

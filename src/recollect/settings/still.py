@@ -25,17 +25,21 @@ def hold_still() -> None:
 
 
 @contextmanager
-def held_still() -> Iterator[None]:
-    """The same for as long as a block lasts, from the files alone; what was remembered in it is forgotten."""
+def held_still(*, anew: bool = False) -> Iterator[None]:
+    """The same for as long as a block lasts, from the files alone; what was remembered in it is forgotten.
+
+    Args:
+        anew: forget what was remembered before, too: the block is about another folder.
+    """
     global _still, _prepared
     before = _still, _prepared
-    if not _still:
+    if anew or not _still:
         _forget_all()
         _still, _prepared = True, {}
     try:
         yield
     finally:
-        if not before[0]:
+        if anew or not before[0]:
             _still, _prepared = before
             _forget_all()
 

@@ -35,7 +35,7 @@ from recollect.common.image_encoders.registry import encoder_class
 from recollect.common.optimiser import Adam
 from recollect.common.ppo_loss import ppo_loss, standardised
 from recollect.common.reward_scale import RewardScale
-from recollect.environments import registry
+from recollect.environments import faults, registry
 from recollect.environments.base import Task, World
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator, seed_of
@@ -246,6 +246,7 @@ class ImagePPO:
         """Play one action per game and write down what the recorded ones saw. Rewards and ends [E]."""
         before = self.observation
         self.observation, reward_E, terminated_E, truncated_E, _ = self.world.step(action_E)
+        faults.check_step(self.world, self.observation, reward_E)
         done_E = terminated_E | truncated_E
         self.return_E += reward_E
         for e, episode in enumerate(self.open):

@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from recollect.artifacts.checkpoints import joined, part
+from recollect.environments import faults
 from recollect.environments.base import Task, World
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator, seed_of
@@ -127,6 +128,7 @@ class HistoryRecorder:
         t = self.length
         self.observations[t], self.action[t] = self.observation, action_E
         self.observation, reward_E, terminated_E, truncated_E, _ = self.world.step(action_E)
+        faults.check_step(self.world, self.observation, reward_E)
         self.truncated, self.final_observation = truncated_E, self.observation
         self.reward[t] = reward_E
         self._return_E += reward_E

@@ -18,7 +18,7 @@ from stable_baselines3.sac.policies import SACPolicy
 from torch import Tensor, nn
 
 from recollect.artifacts.checkpoints import joined, part
-from recollect.environments import registry
+from recollect.environments import faults, registry
 from recollect.environments.base import Task
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import seed_of
@@ -68,6 +68,7 @@ class OneTask(gymnasium.Env[np.ndarray, np.ndarray]):
         padded = np.zeros(self.size, np.float32)
         padded[: len(action)] = action
         now, reward, terminated, truncated, _ = self.world.step(padded[None])
+        faults.check_step(self.world, now, reward)
         ended, cut = bool(terminated[0] | truncated[0]), bool(truncated[0] & ~terminated[0])
         self.rows.append((self.seen, padded, np.float32(reward[0]), ended))
         self.episode_return += float(reward[0])

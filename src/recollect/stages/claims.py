@@ -158,7 +158,7 @@ def table(found: Sequence[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for claim in found:
-        said = f"{claim['paper']}: {claim['statement']} ({claim['source']})"
+        said = f"{claim['paper']}: {claim['statement']}" + (f" ({claim['source']})" if claim["source"] else "")
         for contrast in claim["contrasts"]:
             cells = [marked(contrast["verdict"]), said, contrast["says"], *numbers(contrast)]
             lines.append(f"| {' | '.join(cells)} |")

@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from recollect.settings.catalogue import declaration
+from recollect.settings.claims import OWN
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.layers import extended_scales
 from recollect.settings.loading import config_path, names, nothing_here, read_yaml
 from recollect.settings.resolve import environment_settings, figure_settings, method_mapping, scale_settings
 from recollect.stages.inputs import any_environment, variants_of
+from recollect.stages.listing_modules import MODULES, module_names, modules_listed
 from recollect.stages.selection import default_selection
 
 if TYPE_CHECKING:
@@ -32,28 +34,35 @@ def listing(group: str | None = None, chosen: Sequence[str] = ()) -> str:
     if not names("scales"):
         raise nothing_here()
     if group is None:
-        return "\n\n".join(_overview(name) for name in GROUPS)
-    if group not in GROUPS:
+        return "\n\n".join(_overview(name) for name in (*GROUPS, *MODULES))
+    if group not in (*GROUPS, *MODULES):
         what = f"there is nothing called '{group}' to be listed"
-        raise UserError(what, where="recollect list", do=nearest(group, GROUPS))
-    head, known, row_of = GROUPS[group]
-    listed = known()
+        raise UserError(what, where="recollect list", do=nearest(group, (*GROUPS, *MODULES)))
+    listed = _names(group)
     for name in chosen:
         if (
             name not in listed and group != "environments"
         ):  # one of any size or id needs no file, and its row says if it is
             what = f"'{name}' is not among the {group}"
             raise UserError(what, where=f"recollect list {group}", do=nearest(name, listed))
+    if group in MODULES:
+        return modules_listed(group, chosen)
+    head, _, row_of = GROUPS[group]
     return "\n".join(_columns([head, *((name, *row_of(listed.get(name, name))) for name in chosen or listed)]))
 
 
 def _overview(group: str) -> str:
-    listed = GROUPS[group][1]()
+    listed = _names(group)
     head = f"{group} ({len(listed)}; `recollect list {group}` says more)"
     if len(listed) > MOST_NAMES:
         return head
     text = textwrap.fill(", ".join(listed), WIDTH, break_long_words=False, break_on_hyphens=False)
     return f"{head}:\n{textwrap.indent(text, '  ')}"
+
+
+def _names(group: str) -> Mapping[str, str]:
+    """What may be named of a group -> what its row is made from."""
+    return {name: name for name in module_names(group)} if group in MODULES else GROUPS[group][1]()
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:
@@ -163,7 +172,7 @@ def _variant(name: str) -> Row:
 
 def _claim(name: str) -> Row:
     content = read_yaml(config_path("claims", name))
-    return content["paper"], content["figure"], content["statement"]
+    return content.get("paper", OWN), content["figure"], content["statement"]
 
 
 GROUPS: dict[str, tuple[Row, Callable[[], Mapping[str, str]], Callable[[str], Row]]] = {

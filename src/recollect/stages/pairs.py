@@ -16,8 +16,8 @@ import numpy as np
 
 from recollect.environments import registry
 from recollect.settings import still
-from recollect.settings.catalogue import declaration, own_line, shown
-from recollect.settings.errors import UserError
+from recollect.settings.catalogue import declaration, own_line
+from recollect.settings.errors import UserError, shown
 from recollect.settings.layers import environment_file, method_layers
 from recollect.settings.loading import config_path, read_yaml
 from recollect.settings.resolve import environment_mapping, environment_path, figure_settings, method_mapping, section

@@ -106,7 +106,8 @@ def _short_claims(rows: Sequence[Row], said: str) -> str:
     for first, found in verdicts(rows):
         link = f"[{first['statement']}](config/claims/{first['claim']}.yaml)"
         link = f"**{link}**" if first["headline"] else link
-        page = f"[{first['paper']}]({PAGES[first['paper']]})"
+        paper = first["paper"]
+        page = f"[{paper}]({PAGES[paper]})" if paper in PAGES else paper
         lines.append(f"| {marked(first['verdict'])} | {page}: {link} | {found} |")
     return "\n".join([*lines, "", said])
 
@@ -133,7 +134,8 @@ def _claims(rows: Sequence[Row], said: str) -> str:
         first = contrasts[0]
         link = f"[{first['statement']}](../config/claims/{first['claim']}.yaml)"
         link = f"**{link}**" if first["headline"] else link
-        claim = f"{link} {first['source'][0].upper()}{first['source'][1:]}. {first['differs']}".strip()
+        source = f"{first['source'][0].upper()}{first['source'][1:]}. " if first["source"] else ""
+        claim = f"{link} {source}{first['differs']}".strip()
         if first["published"]:
             claim += f" Published: {first['published']}."
         for row in contrasts:

@@ -1,4 +1,5 @@
 """reference: a page for each paper with every hyper-parameter of its methods: what it does, its default, where it is published.
+And a page of the kinds of figures with their options.
 
 Keys, defaults and descriptions are those of the models that check settings; values and sources those of
 tests/parity/published_settings. A test refuses pages that differ from these.
@@ -6,28 +7,22 @@ tests/parity/published_settings. A test refuses pages that differ from these.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin
-
-from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
+from typing import Any
 
 from recollect.artifacts.sealed import write_bytes
 from recollect.settings.catalogue import PAPERS, known, load
 from recollect.settings.errors import UserError
-from recollect.settings.loading import config_folder, models_in, names, read_yaml
+from recollect.settings.loading import config_folder, names, read_yaml
 from recollect.settings.resolve import method_mapping
+from recollect.stages.declared import READ, Entry, entries, summary, value_as_yaml
 
 FOLDER = Path("docs/reference")
 PUBLISHED = Path("tests/parity/published_settings")
 TITLES = {**{folder: paper.name for folder, paper in PAPERS.items()}, "sources": "Learning histories"}
 MOST_SOURCES = 3  # of one setting; the file has all
-
-Entry = tuple[str, str, str, str]
-"""A setting: its key, the values that it takes, its default, what it does."""
 
 
 def write_reference() -> str:
@@ -49,7 +44,28 @@ def pages() -> dict[Path, str]:
         raise UserError(what, where=PUBLISHED, do="run it in a clone of the repository")
     found = {FOLDER / f"{paper}.md": _page(paper) for paper in TITLES}
     listed = "\n".join(f"- [{title}]({paper}.md)" for paper, title in TITLES.items())
+    found[FOLDER / "figures.md"] = _figures()
     return {FOLDER / "hyperparameters.md": f"# Hyper-parameters\n\n{_INTRODUCTION}\n\n{listed}\n", **found}
+
+
+def _figures() -> str:
+    """The page of the kinds of figures, ours alone."""
+    lines = ["# Kinds of figures", "", _FIGURES]
+    for name, path in known("figure").items():
+        if not path.startswith("recollect."):
+            continue
+        module = load("figure", name, where=path)
+        lines += ["", f"## {name}", "", summary(module), ""]
+        lines += [f"It reads {READ[getattr(module, 'READS', 'scores')]}.", ""]
+        lines += ["| option | takes | default | what it does |", "|---|---|---|---|"]
+        for key, takes, default, said in entries(module.Options):
+            lines.append(f"| {' | '.join(map(_cell, (f'`{key}`', takes, f'`{default}`', said)))} |")
+    return "\n".join(lines) + "\n"
+
+
+_FIGURES = """A figure's file names one of these kinds, `kind: in_context_curve`, and says in `options` what differs from its
+defaults ([how a figure is added](../adding.md#a-figure)). `recollect list kinds` prints the same, with kinds of your own.
+`recollect reference` writes this page from the code."""
 
 
 _INTRODUCTION = """These pages list every setting of every method, and of the sources of learning histories. `recollect reference`
@@ -71,21 +87,21 @@ def _page(paper: str) -> str:
         for name, path in known(kind).items()
         if path.startswith(f"recollect.{paper}.")
     }
-    entries: dict[Entry, list[str]] = {}
+    found: dict[Entry, list[str]] = {}
     for name, module in modules.items():
         for part in ("Hyperparameters", "Memory"):
             model = getattr(module, part, None)
-            for entry in _entries(model, "memory." if part == "Memory" else "") if model is not None else ():
-                entries.setdefault(entry, []).append(name)
+            for entry in entries(model, "memory." if part == "Memory" else "") if model is not None else ():
+                found.setdefault(entry, []).append(name)
     published = read_yaml(PUBLISHED / f"{'radt' if kind == 'source' else paper}.yaml")
     methods = _methods() if kind == "method" else {}
-    order = list(dict.fromkeys(entry[0] for entry in entries))
+    order = list(dict.fromkeys(entry[0] for entry in found))
     prefix = "environment.source." if kind == "source" else "method."
     lines = [f"# {TITLES[paper]}: hyper-parameters", "", _INTRODUCTIONS[kind], ""]
     lines += [f"- `{name}` is the algorithm of {_listed(methods[name])}" for name in modules if name in methods]
     lines += ["", f"Published: {published['paper']}; {published['code']}.", ""]
     lines += ["| setting | of | takes | default | what it does | published |", "|---|---|---|---|---|---|"]
-    for (key, takes, default, said), of in sorted(entries.items(), key=lambda item: _order(item[0][0], order)):
+    for (key, takes, default, said), of in sorted(found.items(), key=lambda item: _order(item[0][0], order)):
         readers = {method for name in of for method in methods.get(name, ())}
         whole = f"{prefix}{'' if key.startswith('memory.') else 'hyperparameters.'}{key}"
         cells = (f"`{key}`", "all" if len(of) == len(modules) else ", ".join(of), takes, f"`{default}`", said)
@@ -119,59 +135,6 @@ def _methods() -> dict[str, list[str]]:
     return methods
 
 
-# --------------------------------------------------------------------------------------------------- what is declared
-
-
-def _entries(model: type[BaseModel], before: str, default: Any = None) -> Iterator[Entry]:
-    """Every setting of a model, at any depth.
-
-    Args:
-        before: the keys that lead to it.
-        default: the model that is the default, where a field's is.
-    """
-    for name, field in model.model_fields.items():
-        value = field.get_default(call_default_factory=True) if default is None else getattr(default, name)
-        inner = models_in(field.annotation)
-        for below in inner:
-            yield from _entries(below, f"{before}{name}.", value if isinstance(value, below) else None)
-        if not inner or not isinstance(value, BaseModel):
-            yield f"{before}{name}", _takes(field.annotation), _value(value), field.description or ""
-
-
-def _takes(annotation: Any) -> str:
-    """`int | None` in words: `int or null`."""
-    origin, inside = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return ", ".join(_value(value) for value in inside)
-    if annotation is NoneType:
-        return "null"
-    if inside and origin in (dict, list, tuple):
-        words = ", ".join(dict.fromkeys(_takes(each) for each in inside if each is not ...))
-        return f"{'mapping' if origin is dict else 'list'} of {words}"
-    if origin is Annotated:
-        return _takes(inside[0])
-    if inside:
-        return " or ".join(_takes(each) for each in inside)
-    return "settings" if isinstance(annotation, type) and issubclass(annotation, BaseModel) else _name(annotation)
-
-
-def _name(annotation: Any) -> str:
-    return str(getattr(annotation, "__name__", annotation)).lower()
-
-
-def _value(value: Any) -> str:
-    """As YAML has it."""
-    if value is PydanticUndefined:
-        return "required"
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key}: {_value(each)}' for key, each in value.items())}}}"
-    return str(value)
-
-
 # -------------------------------------------------------------------------------------------------- what is published
 
 
@@ -190,9 +153,9 @@ def _published(key: str, published: Mapping[str, Any], methods: Collection[str])
         if all(any(fnmatchcase(f"*/{method}", run) for run in runs) for method in methods):
             found.clear()  # the last that says something of a run decides
         if isinstance(said, list):
-            value, source = _value(said[0]), said[1]
+            value, source = value_as_yaml(said[0]), said[1]
         else:
-            of = {name: _value(said[name]) for name in ("published", "paper", "released") if name in said}
+            of = {name: value_as_yaml(said[name]) for name in ("published", "paper", "released") if name in said}
             value, source = "; ".join(f"{name} {each}" for name, each in of.items()), said["source"]
         found.setdefault(value.removeprefix("published "), (source, []))[1].extend(runs)
     texts = []

@@ -10,9 +10,10 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recollect.settings.errors import UserError
+from recollect.settings.errors import UserError, shown
 from recollect.settings.resolve import algorithm_module, method_path, played_method, resolve
 from recollect.settings.schema import Settings
 from recollect.stages import paths, provenance
@@ -107,6 +108,10 @@ class Training:
         from recollect.artifacts.sealed import write_arrays, write_table
 
         of = (self.settings.scale, self.settings.environment.name, self.settings.method.name, self.settings.seed)
+        if not hasattr(policy, "arrays"):
+            returned = "nothing" if policy is None else f"a `{type(policy).__name__}`, which has no `arrays`"
+            do = "return a policy: what it must be able to do stands in src/recollect/common/contract.py"
+            raise UserError(f"`train` returned {returned}", where=shown(Path(self.algorithm.__file__)), do=do)
         arrays = policy.arrays()
         check_arrays(arrays, paths.policy(*of))
         known = {**with_trusted(self.known, self.run), "seed": self.settings.seed}

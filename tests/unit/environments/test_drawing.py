@@ -148,3 +148,21 @@ def test_a_world_that_cannot_be_drawn_says_so(world: type[World], said: str) -> 
     made = world(registry.tasks("dark_room", {}, "eval")[:1], seeds=np.zeros(1, np.uint64))
     with pytest.raises(UserError, match=said):
         drawn(made, 0)
+
+
+class Unpictured(gymnasium.Env[Any, Any]):
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, **_: Any) -> Any:
+        return np.zeros(1, np.float32), {}
+
+
+def test_an_environment_of_gymnasium_without_pictures_is_told_what_to_write_and_where() -> None:
+    gymnasium.register("Unpictured-v0", Unpictured, max_episode_steps=3)
+    options = {"id": "Unpictured-v0"}
+    made = registry.make_world(
+        "gymnasium", options, registry.tasks("gymnasium", options, "eval"), np.zeros(1, np.uint64)
+    )
+    with pytest.raises(UserError, match=r"no pictures\n  where: .*test_drawing\.py\n  to do: .*`render`.*`rgb_array`"):
+        drawn(made, 0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -14,9 +16,11 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recollect.environments import registry
+from recollect.environments import checker, registry
 from recollect.environments.base import Task, World
 from recollect.settings.errors import UserError
+from recollect.settings.loading import names
+from recollect.settings.resolve import environment_settings
 
 WORLDS: list[tuple[str, dict[str, Any]]] = [
     ("dark_room", {"width": 4, "height": 3}),
@@ -45,7 +49,9 @@ ROOMS = ("dark_room", "key_door")
 MODES = st.sampled_from([AutoresetMode.DISABLED, AutoresetMode.SAME_STEP])
 
 
-def make(name: str, options: dict[str, Any], which: list[int], mode: AutoresetMode = AutoresetMode.DISABLED) -> World:
+def make(
+    name: str, options: dict[str, Any], which: Sequence[int], mode: AutoresetMode = AutoresetMode.DISABLED
+) -> World:
     """Instance `number` plays task `number` (around the list) with seed `number`; task 0 of a room starts at random."""
     listed = registry.tasks(name, options, "train")
     if name in ROOMS:
@@ -55,27 +61,6 @@ def make(name: str, options: dict[str, Any], which: list[int], mode: AutoresetMo
     return registry.make_world(name, options, chosen, np.array(which, dtype=np.uint64), mode)
 
 
-def trace(world: World, which: list[int], steps: int, seed: int) -> list[tuple[Any, ...]]:
-    """What each step gave; the actions and resets of an instance depend on its number and the step only."""
-    found = []
-    done = np.ones(world.num_envs, dtype=bool)
-    space: Any = world.single_action_space
-    for step in range(steps):
-        rngs = [np.random.default_rng([seed, number, step]) for number in which]
-        mask = np.array([rng.random() < 0.1 for rng in rngs])
-        if world.autoreset_mode is AutoresetMode.DISABLED or step == 0:
-            mask |= done
-        start, _ = world.reset(options={"reset_mask": mask})
-        if isinstance(space, Discrete):
-            actions = np.array([rng.integers(space.n) for rng in rngs])
-        else:
-            actions = np.array([rng.uniform(-1, 1, space.shape) for rng in rngs], np.float32)
-        observations, rewards, terminated, truncated, _ = world.step(actions)
-        done = terminated | truncated
-        found.append((start, observations, rewards, terminated, truncated))
-    return found
-
-
 @settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from(WORLDS + OTHERS), MODES, st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(0, 2**32)
@@ -83,12 +68,7 @@ def trace(world: World, which: list[int], steps: int, seed: int) -> list[tuple[A
 def test_a_trace_does_not_depend_on_who_else_stands_in_the_batch(
     world: tuple[str, dict[str, Any]], mode: AutoresetMode, which: list[int], seed: int
 ) -> None:
-    together = trace(make(*world, which, mode), which, 30, seed)
-    for place, number in enumerate(which):
-        alone = trace(make(*world, [number], mode), [number], 30, seed)
-        for step_together, step_alone in zip(together, alone, strict=True):
-            for array_together, array_alone in zip(step_together, step_alone, strict=True):
-                assert array_together[place].tolist() == array_alone[0].tolist()
+    assert list(checker.alone_as_together(partial(make, *world, mode=mode), which, 30, seed)) == []
 
 
 @settings(max_examples=25, deadline=None)
@@ -96,22 +76,16 @@ def test_a_trace_does_not_depend_on_who_else_stands_in_the_batch(
 def test_a_world_with_a_set_state_continues_identically(
     world: tuple[str, dict[str, Any]], mode: AutoresetMode, steps: int, seed: int
 ) -> None:
-    which = [0, 3, 0, 5]
-    first, second = make(*world, which, mode), make(*world, which, mode)
-    first.reset(seed=seed)
-    second.reset()
-    trace(first, which, steps, seed)
-    state = first.get_state()
-    second.set_state(state)
-    # The state handed out is a copy: the two worlds do not write into it, nor into each other.
-    kept = {name: array.copy() for name, array in state.items()}
-    for ours, theirs in zip(trace(first, which, 30, 1), trace(second, which, 30, 1), strict=True):
-        for one, other in zip(ours, theirs, strict=True):
-            assert one.tolist() == other.tolist()
-    assert all((state[name] == kept[name]).all() for name in state)
-    assert {name: array.tolist() for name, array in first.get_state().items()} == {
-        name: array.tolist() for name, array in second.get_state().items()
-    }
+    assert list(checker.resumed(partial(make, *world, mode=mode), [0, 3, 0, 5], 2 * steps, seed)) == []
+
+
+@pytest.mark.parametrize("env", names("environments"))
+def test_every_environment_that_can_be_made_here_passes_the_check(env: str) -> None:
+    chosen = environment_settings("smoke", env)
+    found = checker.findings(chosen.world, chosen.options, chosen.evaluation.splits)
+    if any("install" in one.what + one.do or "Python of its own" in one.what for one in found):
+        pytest.skip(found[0].what)
+    assert found == []
 
 
 @pytest.mark.parametrize(("name", "options"), RANDOM_STARTS)

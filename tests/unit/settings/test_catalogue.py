@@ -65,7 +65,7 @@ def test_a_file_that_lacks_a_name_of_its_kind_is_told_which(mine: Path) -> None:
     assert "own" not in known("method")
     with pytest.raises(UserError, match="no algorithm named 'own'") as refused:
         module_of("method", "own", where="test")
-    assert refused.value.do == f"declare `load_policy` in {mine / 'own.py'}"
+    assert refused.value.do == "declare `load_policy` in mine/own.py"
     with pytest.raises(UserError, match="no image encoder named 'own'") as refused:
         module_of("image encoder", "own", where="test")
     assert "declare" not in refused.value.do

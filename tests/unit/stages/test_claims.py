@@ -16,7 +16,7 @@ from recollect.artifacts.scores import scores_frame
 from recollect.artifacts.sealed import read_json, write_table
 from recollect.artifacts.sealed import read_table as read
 from recollect.cli import app
-from recollect.settings.claims import claims_of
+from recollect.settings.claims import PAPERS, claims_of
 from recollect.settings.errors import UserError
 from recollect.stages import paths
 from recollect.stages.check import check
@@ -234,3 +234,37 @@ def test_a_scale_that_draws_less_than_the_one_it_extends_has_not_the_claims_of_t
     Path("config/claims/two.yaml").write_text(yaml.safe_dump({**said, "contrasts": contrast(that={"method": "dtt"})}))
     with pytest.raises(UserError, match="has no dtt"):
         claims_of("less", (FIGURE,))
+
+
+def test_our_claims_name_their_paper_and_where_it_says_so() -> None:
+    folder = Path(__file__).resolve().parents[3] / "config/claims"
+    said = [yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.yaml"))]
+    assert said and all(claim["paper"] in PAPERS and claim["source"] for claim in said)
+
+
+def test_a_claim_of_ones_own_that_names_no_scales_is_judged_where_its_figure_is_drawn(
+    said: dict[str, Any], workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RECOLLECT_MINE", "own_claims")
+    folder = workdir / "own_claims/config/claims"
+    folder.mkdir(parents=True)
+    own = {key: said[key] for key in ("short", "statement", "figure", "contrasts")}
+    (folder / "own.yaml").write_text(yaml.safe_dump(own))
+    other = said | {"paper": "A paper of mine", "short": "other"}
+    (folder / "other.yaml").write_text(yaml.safe_dump(other))
+    assert [(claim.name, claim.paper) for claim in claims_of(SCALE)] == [
+        ("other", "A paper of mine"),
+        ("own", "Your own"),
+    ]
+    assert [claim.name for claim in claims_of("paper")] == ["other", "own"] and [
+        c.name for c in claims_of("smoke")
+    ] == ["own"]
+
+    smoke = Path("config/scales/smoke.yaml")
+    smoke.write_text(smoke.read_text().replace("\nfigures:\n", f"\nfigures:\n  {FIGURE}: {{methods: [ad]}}\n", 1))
+    assert claims_of("smoke") == [] and claims_of(SCALE)
+
+    own["contrasts"][0]["that"] = {"method": "dr"}
+    (folder / "own.yaml").write_text(yaml.safe_dump(own))
+    with pytest.raises(UserError, match=r"has no dr\n"):
+        claims_of(SCALE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,20 @@ from recollect.settings.loading import names
 from recollect.settings.resolve import figure_settings
 from recollect.settings.still import held_still
 from recollect.stages.listing import GROUPS, listing
+from recollect.stages.listing_modules import MODULES, module_names
+
+OWN = '''"""Own thing."""
+from pydantic import Field
+from recollect.environments import base
+class Options(base.WorldOptions):
+    size: int = Field(3, description="How large.")
+Hyperparameters = Options
+class World:
+    options_model = Options
+def tasks(split): ...
+def draw(scores, figure): ...
+def generate(settings): ...
+'''
 
 
 @pytest.fixture(autouse=True)
@@ -79,9 +94,35 @@ def test_your_own_are_listed_too(workdir: Path, monkeypatch: pytest.MonkeyPatch)
     assert "Mine" in row("methods", "my_dt") and "my_dt.short" in listing("variants")
 
 
+@pytest.mark.parametrize("group", MODULES)
+def test_kinds_sources_and_worlds_are_listed_with_their_options_and_yours_among_them(
+    group: str, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = workdir / f"own_{group}"
+    monkeypatch.setenv("RECOLLECT_MINE", folder.name)
+    folder.mkdir()
+    (folder / "own_kind.py").write_text(OWN)
+    listed, overview = listing(group), listing()
+    assert all(f"\n\n{name}\n" in listed and name in overview for name in module_names(group))
+    assert "own_kind\n  Own thing." in listed and "options: size" in listed
+    assert re.search(r"size +int +3 +How large\.", listing(group, ["own_kind"]))
+
+
+def test_options_of_a_world_are_told_as_it_tells_them_and_a_missing_package_stops_no_list() -> None:
+    said = listing("worlds", ["tmaze"])
+    assert re.search(r"length +int +\d+", said) and "length: cells from the start to the junction" in said
+    assert re.search(r"window +int +10 +Evaluations in the rolling mean", listing("kinds", ["curve_panels"]))
+
+
 @pytest.mark.parametrize(
     ("group", "chosen", "nearest"),
-    [("method", [], "methods"), ("methods", ["rdt"], "radt"), ("environments", ["dark_rom_7x7"], "dark_room_7x7")],
+    [
+        ("kids", [], "kinds"),
+        ("kinds", ["bar"], "bars"),
+        ("method", [], "methods"),
+        ("methods", ["rdt"], "radt"),
+        ("environments", ["dark_rom_7x7"], "dark_room_7x7"),
+    ],
 )
 def test_unknown_words_are_answered_with_the_nearest(group: str, chosen: list[str], nearest: str) -> None:
     with pytest.raises(UserError, match=f"did you mean '{nearest}'"):

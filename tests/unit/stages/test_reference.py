@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
+from recollect.settings.catalogue import known
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.stages import reference
+from recollect.stages.declared import entries
 
 pytestmark = pytest.mark.usefixtures("in_the_repository")
 
@@ -39,12 +41,19 @@ def test_the_pages_are_what_the_command_writes(pages: dict[Path, str]) -> None:
 def test_every_setting_says_what_it_does(pages: dict[Path, str]) -> None:
     rows = [line.split(" | ") for text in pages.values() for line in text.splitlines() if line.startswith("| `")]
     assert len(rows) > 300
-    assert [row[0] for row in rows if not row[4].strip()] == []
+    assert [row[0] for row in rows if not row[3 if len(row) == 4 else 4].strip(" |")] == []
+
+
+def test_every_kind_of_figure_is_there_with_what_it_draws_and_reads(pages: dict[Path, str]) -> None:
+    page = pages[reference.FOLDER / "figures.md"]
+    for kind in known("figure"):
+        said = page.partition(f"## {kind}\n\n")[2].splitlines()
+        assert len(said[0]) > 20 and said[2].startswith("It reads t"), kind
 
 
 def test_defaults_are_those_of_the_whole_and_what_may_be_absent_is_listed_with_its_parts() -> None:
-    entries = {key: (takes, default) for key, takes, default, _ in reference._entries(Outer, "")}
-    assert entries == {
+    found = {key: (takes, default) for key, takes, default, _ in entries(Outer)}
+    assert found == {
         "inner.kind": ("str", "b"),
         "mix": ("settings or null", "null"),
         "mix.kind": ("str", "a"),

@@ -1,0 +1,147 @@
+"""init: a world, a method, a figure or a claim of one's own begins as the example of docs/adding.md, under another name.
+
+`recollect/templates` holds these examples; a test compares them with the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from recollect.settings.catalogue import KINDS, known, mine_folder
+from recollect.settings.errors import UserError, nearest, shown
+from recollect.settings.loading import NAME, config_path, names
+from recollect.settings.resolve import figure_settings
+
+TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
+
+
+class Begun(NamedTuple):
+    """What is written for one kind of thing.
+
+    Args:
+        files: template -> where it goes in `mine/`; `{name}` is the new name.
+        changed: what stands in the templates -> what takes its place; `{title}` is the name in words.
+        module: kind of the module in the catalogue; empty: there is none.
+        group: of the configuration.
+        needs: options of the command that must be given.
+    """
+
+    files: Mapping[str, str]
+    changed: Mapping[str, str]
+    module: str
+    group: str
+    needs: tuple[str, ...]
+
+
+KINDS_OF_FILES = {
+    "world": Begun(
+        {"world.py": "{name}.py", "environment.yaml": "config/environments/{name}.yaml"},
+        {'"corridor")': '"{name}")', "world: corridor": "world: {name}", "title: Corridor": "title: {title}"},
+        "world",
+        "environments",
+        (),
+    ),
+    "method": Begun(
+        {"method.py": "{name}.py", "method.yaml": "config/methods/{name}.yaml"},
+        {"algorithm: best_action": "algorithm: {name}", "title: Best action": "title: {title}"},
+        "method",
+        "methods",
+        (),
+    ),
+    "figure": Begun(
+        {"figure.yaml": "config/figures/{name}.yaml"},
+        {"[corridor]": "[{env}]", "[best_action]": "[{method}]", "title: Corridor, unseen cells": "title: {title}"},
+        "",
+        "figures",
+        ("env", "method"),
+    ),
+    "claim": Begun(
+        {"claim.yaml": "config/claims/{name}.yaml"},
+        {
+            "figure: corridor": "figure: {figure}",
+            "env: corridor": "env: {env}",
+            "method: best_action": "method: {method}",
+        },
+        "",
+        "claims",
+        ("figure",),
+    ),
+}
+
+
+def init(kind: str, name: str, scale: str, *, env: str = "", method: str = "", figure: str = "") -> str:
+    """Write the files of a new world, method, figure or claim into `mine/`; what to do next, in words.
+
+    Args:
+        scale: at which the figure of a claim is looked up.
+        env, method: that a new figure draws.
+        figure: that a new claim is about; its first environment and method are compared.
+
+    Raises:
+        UserError: the kind is not known, the name is taken or no name, a file is there, or what it needs is not named.
+    """
+    where = f"recollect init {kind} {name}"
+    if kind not in KINDS_OF_FILES:
+        raise UserError(f"'{kind}' is nothing that can be begun", where=where, do=nearest(kind, KINDS_OF_FILES))
+    begun = KINDS_OF_FILES[kind]
+    _check_name(begun, name, where)
+    told = {"env": env, "method": method, "figure": figure}
+    for option in begun.needs:
+        if not told[option]:
+            raise UserError(f"a {kind} is about a {_WORDS[option]}", where=where, do=f"name one: --{option} NAME")
+    if kind == "claim":
+        drawn = figure_settings(scale, figure)
+        told |= {"env": drawn.environments[0], "method": drawn.methods[0]}
+    folder, words = mine_folder(), {"name": name, "title": name.replace("_", " ").capitalize(), **told}
+    texts = {folder / place.format(name=name): _text(template, begun, words) for template, place in begun.files.items()}
+    _write(texts, where)
+    written = "\n".join(shown(path) for path in texts)
+    return f"{written}\n{_NEXT[kind].format(**words)}"
+
+
+_WORDS = {"env": "environment", "method": "method", "figure": "figure"}
+_NEXT = {
+    "world": "Change them, then see whether the world keeps its promises: `recollect check --env {name}`",
+    "method": "Change them, then try it: `recollect check --env ENV --method {name}`",
+    "figure": "Change it, then draw it: `snakemake results/smoke/figures/{name}.pdf`",
+    "claim": "Change it, then judge it: `recollect claims --scale smoke --figure {figure}`",
+}
+
+
+def _check_name(begun: Begun, name: str, where: str) -> None:
+    if not (name.isidentifier() if begun.module else NAME.fullmatch(name)):
+        raise UserError(
+            f"'{name}' cannot be a name", where=where, do="use letters, digits and _, and begin with a letter"
+        )
+    if begun.module and name in known(begun.module, name):
+        what = f"there is a {KINDS[begun.module].title} '{name}' already"
+        raise UserError(what, where=known(begun.module, name)[name], do="choose another name")
+    if name in names(begun.group):
+        raise UserError(
+            f"'{name}' is among the {begun.group} already",
+            where=config_path(begun.group, name),
+            do="choose another name",
+        )
+
+
+def _text(template: str, begun: Begun, words: Mapping[str, str]) -> str:
+    text = (TEMPLATES / f"{template}.txt").read_text(encoding="utf-8")
+    for old, new in begun.changed.items():
+        text = text.replace(old, new.format(**words))
+    return text
+
+
+def _write(texts: Mapping[Path, str], where: str) -> None:
+    """Write new files, all or none."""
+    from recollect.artifacts.sealed import write_bytes
+
+    there = [shown(path) for path in texts if path.exists()]
+    if there:
+        raise UserError(
+            "no file is written over", where=f"{where}: {', '.join(there)}", do="choose another name, or move the file"
+        )
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, text.encode())

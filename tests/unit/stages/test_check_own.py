@@ -1,0 +1,118 @@
+"""`recollect check --env`: what is wrong with a world or a method of one's own is said in a line each, with its file."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+from own_files import files_of_the_page
+
+from recollect.settings.errors import UserError
+from recollect.stages.check_own import check_own
+
+NUMBERS = itertools.count()
+PAYS = "return (self._cell_B == self._goal_B).astype(np.float32), None"
+SEES = "return self._cell_B[:, None].copy()"
+
+
+@pytest.fixture
+def own(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files of docs/adding.md, in a folder of a new name: its modules were never imported."""
+    folder = workdir / f"own_{next(NUMBERS)}"
+    monkeypatch.setenv("RECOLLECT_MINE", folder.name)
+    for name, text in files_of_the_page().items():
+        path = folder / Path(name).relative_to("mine")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.replace("mine.bandit", f"{folder.name}.bandit"))
+    return folder
+
+
+def said(own: Path, changed: str, old: str, new: str, method: str | None = None) -> str:
+    """What the check says of the page's corridor, where a file differs."""
+    path = own / changed
+    assert path.read_text().count(old) == 1
+    path.write_text(path.read_text().replace(old, new))
+    lines = []
+    with pytest.raises(UserError, match=r"promises? (is|are) not kept"):
+        for line in check_own("tiny", "corridor", method):
+            lines.append(line)
+    assert all("To do: " in line and "\n" not in line for line in lines)
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "finding"),
+    [
+        (
+            PAYS,
+            PAYS.replace("np.float32)", "np.float32) / 0"),
+            r"corridor\.py: the world gave the reward (nan|inf) at step 1 of",
+        ),
+        (PAYS, PAYS.removesuffix(", None"), r"_advance: `_advance` must return two things, and it returned an array"),
+        (PAYS, "return 1.0, None", r"_advance: the rewards of 4 instances are a `float`"),
+        (PAYS, PAYS.replace("float32", "int64"), r"rewards of 4 instances are int64"),
+        (PAYS, PAYS.replace("None", "self._cell_B"), r"the ends of 4 instances are an array int16"),
+        (PAYS, PAYS.replace(", None", ", self.nothing"), r"corridor\.py:\d+: `_advance` fails with AttributeError"),
+        (
+            PAYS,
+            PAYS.replace("self._goal_B)", "self._goal_B[0])"),
+            "instance . of a batch is not what its task gives alone",
+        ),
+        (
+            PAYS,
+            PAYS.replace("_cell_B ==", "_cell_B + 3 * np.random.rand() <"),
+            "the same tasks, seeds and actions gave something",
+        ),
+        (SEES, "return self._cell_B", r"_observe: the observations of 4 instances are an array int16 \(4,\)"),
+        (SEES, f"{SEES} + np.int16(100)", "observations hold 10., which is above 8, the bound of the space"),
+        (SEES, f"{SEES}.astype(float)", "observations are float64, and the space is int16"),
+        (SEES, SEES.removesuffix(".copy()"), r"observations that was returned is written again.*\.copy\(\)"),
+        (
+            'self._keep_zeros("cell", np.int16)',
+            "np.zeros(self.num_envs, np.int16)",
+            "from `get_state` gives something else",
+        ),
+        ("Discrete(3)", "Box(-np.inf, np.inf, (1,))", "actions have no bounds"),
+        ("def _observe", "def _look", "the class `World` has no method `_observe`"),
+        ("def _advance", "def _advanse", "the class `World` has no method `_advance`"),
+        ("self.horizon = self.options.horizon", "pass", r"`_setup` does not set `self\.horizon`"),
+        ('"goal_{cell}", split,', '"goal_{cell}", "train",', "tasks of the split 'eval' do not say their place"),
+    ],
+)
+def test_a_world_that_breaks_a_promise_is_told_which_and_where(own: Path, old: str, new: str, finding: str) -> None:
+    found = said(own, "corridor.py", old, new)
+    assert re.search(finding, found) and f"{own.name}/corridor.py" in found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "finding"),
+    [
+        ("    return TablePolicy(table_SA, facts", "    TablePolicy(table_SA, facts", "`train` returned nothing"),
+        ('arrays["table"]', 'arrays["tabel"]', r"best_action\.py:\d+: `load_policy` fails with KeyError: 'tabel'"),
+        (".argmax(1)", ".argmax(1) + 9", "actions must be integers in"),
+    ],
+)
+def test_a_method_that_cannot_be_trained_saved_loaded_or_played_is_told_so(
+    own: Path, old: str, new: str, finding: str
+) -> None:
+    assert re.search(finding, said(own, "best_action.py", old, new, method="best_action"))
+
+
+@pytest.mark.parametrize(("env", "method"), [("corridor", "best_action"), ("bandit", None)])
+def test_the_examples_of_the_page_keep_every_promise_and_nothing_is_written(
+    own: Path, workdir: Path, env: str, method: str | None
+) -> None:
+    before = sorted(path for path in workdir.rglob("*") if "__pycache__" not in path.parts)
+    (line,) = check_own("tiny", env, method)
+    assert "every promise that was tried is kept" in line
+    assert sorted(path for path in workdir.rglob("*") if "__pycache__" not in path.parts) == before
+
+
+@pytest.mark.parametrize(("declares", "lacks"), [("class World", "World"), ("def tasks", "tasks")])
+def test_a_misspelt_declaration_is_named_with_its_file(own: Path, declares: str, lacks: str) -> None:
+    path = own / "corridor.py"
+    path.write_text(path.read_text().replace(declares, f"{declares}es"))
+    with pytest.raises(UserError, match=rf"declare `{lacks}` in .*corridor\.py"):
+        list(check_own("tiny", "corridor"))
