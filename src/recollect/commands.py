@@ -61,7 +61,7 @@ def sweep(
     from recollect.stages.sweep import sweep as stage
     from recollect.warm import warm as start
 
-    print(stage(scale, env, method, seed, change, trials=trials, more=more or (), start=start))
+    stage(scale, env, method, seed, change, trials=trials, more=more or (), start=start)
 
 
 @own.command()
@@ -111,18 +111,21 @@ def claims(
     write: Annotated[
         bool, typer.Option("--write", help="Also into claims.json of the scale, as Snakemake does.")
     ] = False,
+    table: Annotated[bool, typer.Option("--table", help="As a table of Markdown.")] = False,
 ) -> None:
     """Say of each published claim that figures show whether it holds, is contradicted, or is undecided.
 
     Example: recollect claims --scale demo --figure radt_dark_room_10x10
     """
-    from recollect.stages.claims import told, verdicts
+    from recollect.stages.claims import check_all_hold, text, verdicts
+    from recollect.stages.claims import claims as judge_and_write
+    from recollect.stages.claims import table as markdown
 
     scale, figures = scale or default_selection().scale, chosen_figures(figure)
-    if write:
-        print(STAGES["claims"].run(scale, figures, strict=strict))
-    else:
-        print(told(verdicts(scale, figures), strict=strict))
+    found = judge_and_write(scale, figures) if write else verdicts(scale, figures)
+    print(markdown(found) if table else text(scale, figures, found))
+    if strict:
+        check_all_hold(scale, found)
 
 
 @own.command()

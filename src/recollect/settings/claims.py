@@ -168,6 +168,13 @@ def claims_of(scale: str, figures: tuple[str, ...] | None = None) -> list[ClaimS
     return sorted(found, key=lambda claim: (PAPERS.index(claim.paper), not claim.headline, claim.name))
 
 
+def judged_elsewhere(scale: str, figures: tuple[str, ...]) -> dict[str, list[str]]:
+    """Claims about some figures that are not judged at a scale -> the scales at which they are."""
+    others = [name for name in names("claims") if not is_judged(scale, name)]
+    about = [name for name in others if _content(scale, name).get("figure") in figures]
+    return {name: [other for other in names("scales") if is_judged(other, name)] for name in about}
+
+
 def _left_out(scale: str, claim: str) -> bool:
     """Whether a claim of the scale that this one extends compares what this one does not draw."""
     *extended, _ = extended_scales(scale)

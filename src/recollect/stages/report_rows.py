@@ -27,6 +27,7 @@ from recollect.stages import evaluate, inspect, measure, paths, provenance, reco
 from recollect.stages.circumstances import commit
 from recollect.stages.claims import not_run
 from recollect.stages.figure import LOCK
+from recollect.stages.identity import how_to_make
 from recollect.stages.inputs import Run, figure_runs
 from recollect.stages.paths import Place
 from recollect.stages.stage import Job
@@ -123,7 +124,7 @@ def _run(scale: str, env: str, method: str, seed: int, figures: Sequence[str]) -
     if rule is None:
         return ReportRun(**known, state="not here")
     path = _RESULTS[rule](*of)
-    made = verify(path)["provenance"]
+    made = verify(path, input_from=how_to_make(path))["provenance"]
     differs = _differences(made, Job(rule, *of))
     devices = [made.get("device")]
 
@@ -136,7 +137,7 @@ def _run(scale: str, env: str, method: str, seed: int, figures: Sequence[str]) -
         differs |= _differences(learned, Job("train", scale, env, played, str(seed)))
         devices.insert(0, learned.get("device"))
     if rule != "inspect":
-        known["scores"] = final_scores(read_table(path), scale, env, figures)
+        known["scores"] = final_scores(read_table(path, input_from=how_to_make(path)), scale, env, figures)
 
     jobs = [rule] if played != method or rule == "measure" else ["train", rule]
     took = [records.read(records.place(Job(job, *of))) for job in jobs]
