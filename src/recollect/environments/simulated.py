@@ -54,7 +54,7 @@ def needed(module: str, world: str, *, family: str = "control") -> Any:
         raise UserError(
             f"the world '{world}' needs the package '{(error.name or module).partition('.')[0]}', which is not installed",
             where=f"environment.world: {world}",
-            do=f"run `make setup FAMILY={family}` (or `pip install 'recollect[{family}]'` in an environment of your own), "
+            do=f"run `make setup FAMILY={family}` (or `pip install -e '.[{family}]'` in the clone, in an environment of your own), "
             "or run the workflow with `--sdm conda`",
         ) from error
 
