@@ -72,7 +72,7 @@ class Sweep:
         """A row for each run that is there: what was set, its seed, its final scores."""
         import pandas as pd
 
-        from recollect.stages.report_rows import final_scores
+        from recollect.stages.final_scores import final_scores
 
         rows = []
         for cell, seed, path in self.files(cells):
