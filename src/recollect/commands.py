@@ -129,6 +129,24 @@ def claims(
 
 
 @own.command()
+def compare(
+    this: Annotated[str, typer.Argument(help="A method.")],
+    that: Annotated[str, typer.Argument(help="The method that it is compared with.")],
+    env: Env,
+    scale: DefaultScale = None,
+    seed: Annotated[list[int] | None, typer.Option(min=0, help="A seed of both, again for more; none: all.")] = None,
+    metric: Annotated[str, typer.Option(help="What was scored.")] = "return",
+) -> None:
+    """Say by how much one method scores above another in an environment, with its interval, of finished runs.
+
+    Example: recollect compare radt ad --scale demo --env dark_room_7x7
+    """
+    from recollect.stages.compare import compare as stage
+
+    print(stage(scale or default_selection().scale, env, this, that, seed or [], metric))
+
+
+@own.command()
 def report(
     scale: DefaultScale = None,
     figure: Annotated[
