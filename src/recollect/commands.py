@@ -269,11 +269,14 @@ def dvc() -> None:
 def forecast(
     figures: Figures = None,
     scale: DefaultScale = None,
-    devices: Annotated[int, typer.Option(min=1, help="GPUs, or at scales without GPUs jobs at a time.")] = 1,
+    devices: Annotated[
+        int, typer.Option("--devices", "--jobs", min=1, help="GPUs, or at scales without GPUs jobs at a time.")
+    ] = 1,
     device: Annotated[
         str, typer.Option(help="auto: GPUs where the rules ask for them; cpu: without; or one of config/speeds/.")
     ] = "auto",
     measure: Annotated[bool, typer.Option("--measure", help="Try each kind of run for seconds, here and now.")] = False,
+    remaining: Annotated[bool, typer.Option("--remaining", help="Count only what is not made yet, or stale.")] = False,
     table: Annotated[bool, typer.Option("--table", help="Only a row for each figure, as a table of Markdown.")] = False,
     threads: Threads = 1,
 ) -> None:
@@ -292,7 +295,7 @@ def forecast(
             from recollect.stages.try_out import try_all
 
             known |= try_all(scale, chosen, known, held)
-    cost = stage(scale, chosen, devices=devices, device=device, measured=known)
+    cost = stage(scale, chosen, devices=devices, device=device, measured=known, only_remaining=remaining)
     print(cost_table(cost) if table else cost.text())
 
 
