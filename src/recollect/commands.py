@@ -235,6 +235,38 @@ def finished(figures: Figures = None, scale: DefaultScale = None) -> None:
 
 
 @own.command()
+def clean(
+    unused: Annotated[
+        bool,
+        typer.Option("--unused", help="Runs, checkpoints and data that no figure, sweep or claim has any use for."),
+    ] = False,
+    only_list: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="List them with their sizes, and delete none.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without a question.")] = False,
+) -> None:
+    """Delete results that the present configuration has no use for, after listing them.
+
+    Example: recollect clean --unused -n
+    """
+    from recollect.stages import clean as stage
+
+    if not unused:
+        raise UserError(
+            "nothing is named to be deleted", where="recollect clean", do="add --unused, and -n to see what"
+        )
+    found = stage.unused()
+    print(found.text(), flush=True)
+    if only_list or not found.files:
+        return
+    if not yes and not sys.stdin.isatty():
+        raise UserError("nothing was deleted: nobody can be asked here", where="recollect clean", do="add --yes")
+    if yes or typer.confirm("Delete all this for ever?"):
+        for line in stage.delete(found):
+            print(line)
+
+
+@own.command()
 def record(figures: Figures = None, scale: DefaultScale = None) -> None:
     """Write the verdicts and numbers of a scale into docs/recorded, and from there into README and docs.
 

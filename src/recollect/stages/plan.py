@@ -158,6 +158,14 @@ class _Graph:
         return list(seen)
 
 
+def below(jobs: Iterable[Job]) -> list[Job]:
+    """Some jobs and all that they need. Raises UserError: one is about what is not configured."""
+    graph = _Graph()
+    for job in jobs:
+        graph.visit(job)
+    return list(graph.needs)
+
+
 def embedders(scale: str, figures: Iterable[str]) -> list[Path]:
     """What must be there before anything can be embedded: the runs that memories embed with.
 
