@@ -14,6 +14,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.resolve import scale_settings
 from recollect.stages import check as checking
 from recollect.stages import finished as ending
+from recollect.stages import paths
 from recollect.stages import settings as showing
 from recollect.stages import why as stale
 from recollect.stages.pipeline import pipeline
@@ -157,7 +158,9 @@ def report(
 
     Example: recollect report --scale demo --figure radt_dark_room_10x10
     """
-    STAGES["report"].run(scale or default_selection().scale, chosen_figures(figure))
+    scale = scale or default_selection().scale
+    STAGES["report"].run(scale, chosen_figures(figure))
+    print(paths.report(scale))
 
 
 @own.command()
