@@ -83,9 +83,9 @@ class Unused(NamedTuple):
             why = "" if group.scale in known else f"   no scale '{group.scale}' is configured"
             size = said_bytes(sum(_size(unit, self.files) for unit in units))
             lines.append(f"{size:>8}  {' '.join(filter(None, group))}{of}{why}")
-        by = f"of {', '.join(map(str, config_folders()))}"
+        by = f"by {', '.join(map(str, config_folders()))}"
         total = said_bytes(sum(_size(unit, self.files) for unit in self.files))
-        head = f"Of no use to any figure, sweep or claim {by}: {total}" if lines else f"All is in use {by}"
+        head = f"Of no use to any figure, sweep or claim, {by}: {total}" if lines else f"All is in use {by}"
         left = [
             f"left alone: scale {scale}, a process is at work in {place}" for scale, place in sorted(self.busy.items())
         ]
