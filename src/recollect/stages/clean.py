@@ -79,13 +79,13 @@ class Unused(NamedTuple):
         lines = []
         for group, units in sorted(groups.items()):
             seeds = sorted((unit.seed for unit in units if unit.seed), key=int)
-            of = f" (seed{'s' * (len(seeds) > 1)} {', '.join(seeds)})" if seeds else ""
+            numbers = f" (seed{'s' * (len(seeds) > 1)} {', '.join(seeds)})" if seeds else ""
             why = "" if group.scale in known else f"   no scale '{group.scale}' is configured"
             size = said_bytes(sum(_size(unit, self.files) for unit in units))
-            lines.append(f"{size:>8}  {' '.join(filter(None, group))}{of}{why}")
-        by = f"by {', '.join(map(str, config_folders()))}"
+            lines.append(f"{size:>8}  {' '.join(filter(None, group))}{numbers}{why}")
+        of = f"figure, sweep or claim of {', '.join(map(str, config_folders()))}"
         total = said_bytes(sum(_size(unit, self.files) for unit in self.files))
-        head = f"Of no use to any figure, sweep or claim, {by}: {total}" if lines else f"All is in use {by}"
+        head = f"Of no use to any {of}: {total}" if lines else f"All is of use to some {of}"
         left = [
             f"left alone: scale {scale}, a process is at work in {place}" for scale, place in sorted(self.busy.items())
         ]

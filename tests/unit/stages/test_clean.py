@@ -62,7 +62,7 @@ def everything() -> set[Path]:
 def test_what_figures_need_stays_with_all_that_it_was_made_of(few: Path) -> None:
     before = everything()
     assert paths.embeddings("smoke", ROOM, "radt") in before  # made of DT's run, which no figure names
-    assert unused().files == {} and "All is in use" in unused().text()
+    assert unused().files == {} and "All is of use" in unused().text()
     make(paths.kept_policy("smoke", MAZE, "dqn_ff", 0, "best"))
     make(paths.trace("smoke", MAZE, "dqn_ff", 0))
     assert unused().files == {}  # of a run that is in use nothing goes
@@ -178,4 +178,4 @@ def test_nothing_goes_without_a_word(clean: Callable[..., str], monkeypatch: pyt
     assert all(path.is_file() for path in files)
     assert "(seed 7)" in clean("--unused", "--yes")
     assert not any(path.exists() for path in files)
-    assert "All is in use" in clean("--unused")
+    assert "All is of use" in clean("--unused")
