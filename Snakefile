@@ -16,6 +16,7 @@ from recollect.stages import why, worlds
 min_version("9.20")
 HERE = workflow.current_basedir.get_path_or_uri(secret_free=True)
 sys.path.insert(0, f"{HERE}/workflow")  # modules of the workflow itself
+import last_words
 import provenance
 import snakemake_internals
 import stale_lock
@@ -66,16 +67,22 @@ snakemake_internals.make_anew_what_was_made_by_hand(
 onstart:
     snakemake_internals.stop_from_a_thread()
     snakemake_internals.look_at_ready_jobs_when_one_ends()
+    snakemake_internals.restore_what_was_there_before()
     stale_lock.sign(ALIVE, snakemake_internals.lock_files(workflow))
     made = snakemake_internals.first_outputs(workflow)
     jobs = [job for file in made if (job := plan.maker(file, SELECTED.scale))]
     # So that `recollect why` can name the modules that changed since.
     why.remember(jobs)
     # Not while parsing: only what is really going to run needs them.
+    here = not workflow.deployment_settings.deployment_method
     try:
-        worlds.check_worlds(jobs)
+        worlds.check_worlds(jobs, here=here)
     except UserError as error:
         raise WorkflowError(str(error))
+
+
+onerror:
+    print(last_words.of(log), file=sys.stderr)
 
 
 if MAIN:

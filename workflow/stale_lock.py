@@ -18,6 +18,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from recollect.settings.errors import UserError
+
 ALIVE = Path(".snakemake/recollect-alive")
 LOCKS = Path(".snakemake/locks")
 
@@ -27,9 +29,19 @@ def clear() -> int:
 
     Returns:
         The open file that holds the flock; it must not be closed.
+
+    Raises:
+        UserError: this folder cannot be written.
     """
-    ALIVE.parent.mkdir(exist_ok=True)
-    alive = os.open(ALIVE, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    try:
+        ALIVE.parent.mkdir(exist_ok=True)
+        alive = os.open(ALIVE, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise UserError(
+            f"this folder cannot be written, and Snakemake writes into it even to plan: {error}",
+            where=str(ALIVE.parent.absolute()),
+            do="work in a clone of your own; `recollect claims` and `recollect finished` only read, and work here",
+        ) from None
     try:
         fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

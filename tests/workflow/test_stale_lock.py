@@ -5,20 +5,33 @@ from __future__ import annotations
 import importlib.util
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from recollect.settings.errors import UserError
 
 SCRIPT = Path(__file__).resolve().parents[2] / "workflow/stale_lock.py"
 
 
-def test_only_own_locks_are_cleared_and_one_that_goes_meanwhile_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def stale_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module, in an empty folder."""
     specification = importlib.util.spec_from_file_location("stale_lock", SCRIPT)
     assert specification and specification.loader
-    stale_lock = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(stale_lock)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
     monkeypatch.chdir(tmp_path)
+    return module
+
+
+def test_a_folder_that_cannot_be_written_says_what_works_there(stale_lock: Any, tmp_path: Path) -> None:
+    (tmp_path / ".snakemake").touch()  # permissions would not stop root, as whom tests may run
+    with pytest.raises(UserError, match=r"(?s)this folder cannot be written.*`recollect claims`"):
+        stale_lock.clear()
+
+
+def test_only_own_locks_are_cleared_and_one_that_goes_meanwhile_is_no_error(stale_lock: Any, tmp_path: Path) -> None:
     locks = tmp_path / ".snakemake/locks"
     locks.mkdir(parents=True)
     own, other, going = (locks / name for name in ("0.input.lock", "0.output.lock", "1.input.lock"))

@@ -34,8 +34,9 @@ class NotebookBar:
         self._display = display(self._element(completed, metrics), display_id=True)
         return 0
 
-    def update(self, task: int, *, completed: int, metrics: str) -> None:
+    def update(self, task: int, *, completed: int, total: int, metrics: str) -> None:
         """Renew it."""
+        self._total = total
         self._display.update(self._element(completed, metrics))
 
     def _element(self, completed: int, metrics: str) -> Any:

@@ -28,7 +28,8 @@ class Progress:
     """``with Progress(5000, "train radt", "steps") as progress: progress.update(step, loss=loss)``.
 
     On a terminal a rich bar, in a notebook one of the page; elsewhere the first update, one line per interval, and the
-    last state. `update` costs a clock reading between lines, so it may be called every step.
+    last state. `update` costs a clock reading between lines, so it may be called every step. `total` may be set anew where
+    it is known better later.
 
     Args:
         start: units done before this process (a resumed run), left out of the speed.
@@ -54,7 +55,7 @@ class Progress:
         self.metrics: dict[str, float] = {}
         self.logged: dict[Hashable, dict[str, float]] = {}
         self._began = self._last = clock()
-        self._printed: tuple[int, str] | None = None
+        self._printed: tuple[int, int, str] | None = None
         self._bar: Bar | NotebookBar | None = None
         self._task: Any = None
 
@@ -97,9 +98,10 @@ class Progress:
             self._line("")
 
     def _line(self, before: str) -> None:
-        if self._printed == (self.done, before):
+        state = (self.done, self.total, before)
+        if self._printed == state:
             return
-        self._printed = (self.done, before)
+        self._printed = state
         share = f"{100 * self.done / self.total:.0f}%" if self.total else "100%"
         parts = [f"{self.description}: {before}{self.done}/{self.total} {self.unit} ({share})"]
         elapsed, here = self.clock() - self._began, self.done - self.start
@@ -141,7 +143,7 @@ class Progress:
 
     def _show_bar(self) -> None:
         assert self._bar is not None and self._task is not None
-        self._bar.update(self._task, completed=self.done, metrics=", ".join(self._metric_texts()))
+        self._bar.update(self._task, completed=self.done, total=self.total, metrics=", ".join(self._metric_texts()))
 
 
 def _duration(seconds: float) -> str:

@@ -42,6 +42,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
 
 ACTIONS, ITEMS = 17, 16
+PACKAGES = ("crafter",)
 MOST_ACHIEVED = 4  # goals that one step can achieve, of more the first
 SPLITS = ("train", "eval", "single", "multi")
 VIEW_YX = (7, 9)

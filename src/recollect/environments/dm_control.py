@@ -27,6 +27,7 @@ from recollect.environments.base import Task
 from recollect.environments.simulated import SimulatedOptions, SimulatedWorld, needed
 
 # Slot: first entry. A slot ends where the next begins.
+PACKAGES = ("dm_control",)
 SLOTS = {
     "orientations": 0, "velocity": 14, "position": 41, "touch": 49, "target_position": 54, "dist_to_target": 56,
     "joint_angles": 57, "upright": 78, "target": 79, "head_height": 82, "extremities": 83, "torso_vertical": 95,

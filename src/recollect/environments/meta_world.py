@@ -25,6 +25,7 @@ from pydantic import Field
 from recollect.environments.base import Task
 from recollect.environments.simulated import SimulatedOptions, SimulatedWorld, needed
 
+PACKAGES = ("metaworld",)
 GOAL = (36, 37, 38)  # entries of an observation
 # Task: return of a random policy, mean return of the published data (of pick-place: the highest), highest return in it;
 # all of v2 and 200 steps.

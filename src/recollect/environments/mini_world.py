@@ -28,6 +28,7 @@ from recollect.environments.base import Task, WorldOptions
 from recollect.environments.replayed import ReplayedWorld
 from recollect.environments.simulated import needed
 
+PACKAGES = ("pyglet", "miniworld")
 SHAPE = (3, 60, 80)
 ACTION_NAMES = ("turn left", "turn right", "forward", "back", "pick up", "drop", "toggle", "done")
 # Task: steps of an episode, actions.

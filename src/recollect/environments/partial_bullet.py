@@ -29,6 +29,7 @@ from pydantic import Field
 from recollect.environments.base import Outcome, Task
 from recollect.environments.simulated import SimulatedOptions, SimulatedWorld, needed
 
+PACKAGES = ("pybullet", "pybullet_utils", "pybullet_data")
 BODY = 8  # entries in front of the joints: height, sin and cos of the angle to the target, velocity (3), roll, pitch
 GRAVITY, STEP, SUBSTEPS, SOLVER_STEPS = 9.8, 0.0165, 4, 5
 TARGET_X = 1e3  # where the robot walks to, metres

@@ -23,6 +23,7 @@ from recollect.environments.simulated import needed
 from recollect.settings.errors import nearest
 
 # Name in the package: (name in AMAGO's paper, longest episodes: easy, medium, hard).
+PACKAGES = ("popgym",)
 GAMES = {
     "Autoencode": ("Autoencode", (105, 209, 313)),
     "Battleship": ("Battleship", (64, 100, 144)),

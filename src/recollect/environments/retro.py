@@ -29,6 +29,7 @@ from recollect.environments.simulated import needed
 from recollect.environments.worker import Worker
 from recollect.settings.errors import UserError, nearest
 
+PACKAGES = ("stable_retro",)
 SHAPE_CHW = (3, 84, 96)
 BUTTONS = 12  # of the console that has most
 SCRIPT = Path(__file__).with_name("retro_worker.py")

@@ -51,12 +51,17 @@ def needed(module: str, world: str, *, family: str = "control") -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise UserError(
-            f"the world '{world}' needs the package '{(error.name or module).partition('.')[0]}', which is not installed",
-            where=f"environment.world: {world}",
-            do=f"run `make setup FAMILY={family}` (or `pip install -e '.[{family}]'` in the clone, in an environment of your own), "
-            "or run the workflow with `--sdm conda`",
-        ) from error
+        raise not_installed((error.name or module).partition(".")[0], world, family) from error
+
+
+def not_installed(package: str, world: str, family: str) -> UserError:
+    """The error of a world whose package is missing, which the environment `family` has."""
+    return UserError(
+        f"the world '{world}' needs the package '{package}', which is not installed",
+        where=f"environment.world: {world}",
+        do=f"run `make setup FAMILY={family}` (or `pip install -e '.[{family}]'` in the clone, in an environment of your own), "
+        "or run the workflow with `--sdm conda`",
+    )
 
 
 class SimulatedWorld(ReplayedWorld):

@@ -229,12 +229,12 @@ class Together:
         """Train each run to its end, or to where it breaks."""
         self._each(self._begin, range(len(self.runs)))
         self._count()
-        planned = sum(trainer.planned_updates for trainer in self.trainers.values())
         title, start = f"training {len(self.made)} seeds together", sum(self.made.values())
-        with tf32(False, self.device), Progress(planned, title, "updates", start=start) as progress:
+        with tf32(False, self.device), Progress(self._expected, title, "updates", start=start) as progress:
             self._catch_up(None)
             while self.trainers:
                 self._update(progress)
+            self._show(progress)
 
     def _update(self, progress: Progress) -> None:
         """Make updates until a run has ended or failed, as those that are left are a smaller ensemble."""
@@ -243,7 +243,7 @@ class Together:
         while list(self.trainers) == going:
             ensemble.update()
             self._count()
-            progress.update(sum(self.made.values()))
+            self._show(progress)
             if any(self.runs[place].due(self.made[place], ensemble.hp.checkpoint_every) for place in going):
                 self._each(self._save, going)
             self._catch_up(ensemble)
@@ -262,6 +262,16 @@ class Together:
                 continue
             for place, own in zip(waiting, episodes, strict=True):
                 self._attempt(place, partial(self.trainers[place].take, self.runs[place], own))
+
+    @property
+    def _expected(self) -> int:
+        """Updates of all runs; of one that has ended or failed, those that it made."""
+        expected = {place: trainer.expected_updates for place, trainer in self.trainers.items()}
+        return sum((self.made | expected).values())
+
+    def _show(self, progress: Progress) -> None:
+        progress.total = self._expected
+        progress.update(sum(self.made.values()))
 
     def _count(self) -> None:
         self.made |= {place: trainer.at.updates for place, trainer in self.trainers.items()}

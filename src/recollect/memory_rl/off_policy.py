@@ -102,6 +102,18 @@ class OnlineTrainer:
         rounds, rest = divmod(hp.train_episodes, hp.actors)
         return first + rounds * per_round + math.ceil(hp.updates_per_step * rest * T)
 
+    @property
+    def expected_updates(self) -> int:
+        """Updates of the whole run, where the episodes to come last as long as those of so far did on average."""
+        hp, at = self.hp, self.at
+        if self.played < self.unit * hp.warmup_episodes:
+            return self.planned_updates
+        left = max(0, self.unit * (hp.warmup_episodes + hp.train_episodes) - self.played)
+        length = at.env_steps / at.episodes
+        rounds, rest = divmod(left if hp.budget == "episodes" else left / length, hp.actors)
+        per_round = math.ceil(hp.updates_per_step * hp.actors * length)
+        return at.updates + at.updates_due + int(rounds) * per_round + math.ceil(hp.updates_per_step * rest * length)
+
     def advance(self, run: Run) -> None:
         began = time.perf_counter()
         if self.at.updates_due:
@@ -255,6 +267,7 @@ class OnlineTrainer:
         with whole, run.progress(self.planned_updates, "training", "updates") as progress:
             while not self.done:
                 self.advance(run)
+                progress.total = self.expected_updates
                 progress.update(self.at.updates)
                 if run.due(self.at.updates, self.hp.checkpoint_every) and not self.done:
                     run.save(self.at.updates, *self.saved())

@@ -21,6 +21,7 @@ from typing import Literal
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import pad
 
 from recollect.common.draws import categorical_from_weights
 from recollect.common.transfer import sent
@@ -241,57 +242,77 @@ def retrieve(
         score_BK = many.score_BK.reshape(-1, settings.places)
         return _ordered(id_BK, score_BK, many.random_B.view(-1, settings.blends).any(1), memory)
     size, device = len(queries.task_B), memory.keys_ND.device
-    # What is searched for comes first; `random_B` says which queries take random entries in its place.
-    score_BK = torch.full((size, settings.select), NOTHING, device=device)
-    id_BK = torch.full((size, settings.select), -1, dtype=torch.long, device=device)
-    random_B = torch.zeros(size, dtype=torch.bool, device=device)
+    found = Retrieved(
+        torch.full((size, settings.select), -1, dtype=torch.long, device=device),
+        torch.full((size, settings.select), NOTHING, device=device),
+        torch.zeros(size, dtype=torch.bool, device=device),
+    )
     if settings.kind == "none":
-        return Retrieved(id_BK, score_BK, random_B)
+        return found
+    if settings.kind not in ("task", "uniform"):
+        found = _searched(queries, memory, settings, generator)
+    found = _redrawn(found, queries, memory, settings, generator)
+    if settings.random_neighbour:
+        found = _swapped(found, queries, memory, settings, generator)
+    return _ordered(found.id_BK, found.score_BK, found.random_B, memory)
+
+
+def _searched(
+    queries: Queries, memory: TrainingMemory, settings: RetrievalSettings, generator: torch.Generator
+) -> Retrieved:
+    """The best entries, or draws by their values; `random_B` says where nothing was found."""
+    entries = _candidates if settings.kind == "retrieval" else _of_task
+    value_BL, id_BL = entries(queries, memory, settings, generator)
+    sampled = settings.kind == "retrieval" and settings.choose == "sample"
+    drawn = sampled or settings.kind == "return"
+    best_value, best_id = taken(value_BL, id_BL, settings.select, generator if drawn else None)
+    missing = settings.select - best_id.shape[1]  # where the memory is small
+    id_BK = pad(best_id, (0, missing), value=-1)
+    return Retrieved(id_BK, pad(best_value, (0, missing), value=NOTHING), id_BK[:, 0] < 0)
+
+
+def _redrawn(
+    found: Retrieved, queries: Queries, memory: TrainingMemory, settings: RetrievalSettings, generator: torch.Generator
+) -> Retrieved:
+    """Random entries of the query's own task, or of any, in the places of some queries."""
+    (size,), device = found.random_B.shape, found.random_B.device
+    of_task_B = found.random_B
     if settings.kind in ("task", "uniform"):
-        random_B = ~random_B
-    else:
-        entries = _candidates if settings.kind == "retrieval" else _of_task
-        value_BL, id_BL = entries(queries, memory, settings, generator)
-        sampled = settings.kind == "retrieval" and settings.choose == "sample"
-        drawn = sampled or settings.kind == "return"
-        best_value, best_id = taken(value_BL, id_BL, settings.select, generator if drawn else None)
-        count = best_id.shape[1]  # fewer than `select` where the memory is small
-        score_BK[:, :count] = best_value
-        id_BK[:, :count] = best_id
-        random_B = id_BK[:, 0] < 0  # nothing was found
-    if settings.kind == "retrieval":
-        random_B = random_B | (queries.last_B < settings.shortest_query)
+        of_task_B = torch.ones_like(of_task_B)
+    elif settings.kind == "retrieval":
+        of_task_B = of_task_B | (queries.last_B < settings.shortest_query)
         if settings.lowest_query_return is not None:
-            random_B = random_B | (queries.total_return_B < settings.lowest_query_return)
+            of_task_B = of_task_B | (queries.total_return_B < settings.lowest_query_return)
         if settings.random_task:
-            random_B = random_B | _share(settings.random_task, (size,), generator, device)
-    # Random entries are of the query's own task, or of any.
-    redrawn = [(random_B, settings.kind == "uniform")]
+            of_task_B = of_task_B | _share(settings.random_task, (size,), generator, device)
+    redrawn = [(of_task_B, settings.kind == "uniform")]
     if settings.kind == "retrieval" and settings.random_any:
         redrawn.append((_share(settings.random_any, (size,), generator, device), True))
+    id_BK, score_BK, random_B = found.id_BK, found.score_BK, found.random_B
+    asked, others, near = (queries.task_B, queries.episode_B), settings.draws_others, settings.within
     for mask_B, any_task in redrawn:
-        for place in range(settings.select):
-            id_B = memory.draw(
-                queries.task_B,
-                queries.episode_B,
-                generator,
-                exclude_own=settings.draws_others,
-                any_task=any_task,
-                within=settings.within,
-            )
-            id_BK[:, place] = torch.where(mask_B, id_B, id_BK[:, place])
-        drawn_score_BK = torch.where(id_BK >= 0, 0.0, NOTHING)
-        score_BK = torch.where(mask_B[:, None], drawn_score_BK, score_BK)
+        drawn = [
+            memory.draw(*asked, generator, exclude_own=others, any_task=any_task, within=near)
+            for _ in range(settings.select)
+        ]
+        drawn_BK = torch.stack(drawn, dim=1)
+        id_BK = torch.where(mask_B[:, None], drawn_BK, id_BK)
+        score_BK = torch.where(mask_B[:, None], torch.where(drawn_BK >= 0, 0.0, NOTHING), score_BK)
         random_B = random_B | mask_B
-    if settings.random_neighbour:
-        # Each place is another place of the batch, whichever query that one answers.
-        place_BK = torch.randint(id_BK.numel(), id_BK.shape, generator=generator, device=generator.device)
-        other_BK = id_BK.flatten()[sent(place_BK, device)]
-        allowed_BK = (other_BK >= 0) & ~_own(other_BK, queries, memory, settings)
-        swapped_BK = _share(settings.random_neighbour, id_BK.shape, generator, device) & allowed_BK
-        id_BK = torch.where(swapped_BK, other_BK, id_BK)
-        score_BK = score_BK.masked_fill(swapped_BK, 0.0)
-    return _ordered(id_BK, score_BK, random_B, memory)
+    return Retrieved(id_BK, score_BK, random_B)
+
+
+def _swapped(
+    found: Retrieved, queries: Queries, memory: TrainingMemory, settings: RetrievalSettings, generator: torch.Generator
+) -> Retrieved:
+    """A share of the places is another place of the batch, whichever query that one answers."""
+    id_BK, device = found.id_BK, found.id_BK.device
+    place_BK = torch.randint(id_BK.numel(), id_BK.shape, generator=generator, device=generator.device)
+    other_BK = id_BK.flatten()[sent(place_BK, device)]
+    allowed_BK = (other_BK >= 0) & ~_own(other_BK, queries, memory, settings)
+    swapped_BK = _share(settings.random_neighbour, id_BK.shape, generator, device) & allowed_BK
+    id_BK = torch.where(swapped_BK, other_BK, id_BK)
+    return Retrieved(id_BK, found.score_BK.masked_fill(swapped_BK, 0.0), found.random_B)
 
 
 def _candidates(

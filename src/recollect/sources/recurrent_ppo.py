@@ -56,6 +56,63 @@ class Hyperparameters(ppo.Hyperparameters):
         return self
 
 
+class LastLooks:
+    """What the critics look at once more after a rollout: where every task stands then, and the ends of cut episodes.
+
+    A page has room for what the horizon can cut, in its column 0 for where a task stands; a world that cuts more gets further
+    pages. All are of one size, so that no bit of a task's depends on the others.
+
+    Args:
+        count: tasks, E.
+        features: of an encoded observation.
+        room: columns of a page.
+    """
+
+    def __init__(self, networks: RecurrentActorCritics, count: int, features: int, room: int) -> None:
+        self.networks, self.count, self.features, self.room = networks, count, features, room
+        self.pages = [self._page()]
+        self.used_E = np.ones(count, np.int64)
+        self.cuts: list[tuple[int, np.ndarray, np.ndarray]] = []
+
+    def note(self, t: int, cut_M: np.ndarray, seen_ED: np.ndarray) -> None:
+        """Keep what these tasks saw last, and what their networks remember, before their episodes end.
+
+        Args:
+            t: the step that was cut.
+            cut_M: places of the tasks.
+            seen_ED: encoded last observations of all tasks.
+        """
+        place_M = self.used_E[cut_M]
+        if place_M.max() == self.room * len(self.pages):
+            self.pages.append(self._page())
+        for number in np.unique(place_M // self.room):
+            on_it = place_M // self.room == number
+            task_K, column_K = cut_M[on_it], place_M[on_it] % self.room
+            features_ESD, state = self.pages[number]
+            features_ESD[task_K, column_K] = seen_ED[task_K]
+            for kept, part in zip(state, self.networks.state, strict=True):
+                for network in (0, 1):
+                    kept[2 * task_K + network, column_K] = part[2 * task_K + network, 0]
+        self.used_E[cut_M] += 1
+        self.cuts.append((t, cut_M, place_M))
+
+    def worth(self, now_ED: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray]:
+        """What the critics give: where every task stands [E], and at each step that was cut [T, E], else 0."""
+        features_ESD, state = self.pages[0]
+        features_ESD[:, 0] = now_ED
+        for kept, part in zip(state, self.networks.state, strict=True):
+            kept[:, 0] = part[:, 0]
+        worth_ES = np.concatenate([self.networks.peek(*page)[1::2, 0].numpy() for page in self.pages], axis=1)
+        cut_worth_TE = np.zeros((steps, self.count), np.float32)
+        for t, cut_M, place_M in self.cuts:
+            cut_worth_TE[t, cut_M] = worth_ES[cut_M, place_M]
+        return worth_ES[:, 0], cut_worth_TE
+
+    def _page(self) -> tuple[np.ndarray, State]:
+        """Room for features [E, room, D], and states of the LSTMs."""
+        return np.zeros((self.count, self.room, self.features), np.float32), self.networks.zero_state(self.room)
+
+
 class RecurrentPPO(ppo.EnsemblePPO):
     """E agents in E tasks; arguments: `recollect.sources.ppo.EnsemblePPO`."""
 
@@ -82,13 +139,7 @@ class RecurrentPPO(ppo.EnsemblePPO):
         values_TE = np.empty((steps + 1, count), np.float32)
         logs_TE = np.empty((steps, count), np.float32)
         self._starts: list[State] = []
-        # What is looked at once more, after the rollout: where every task stands then, and the ends of cut episodes. A page
-        # has room for as many as the horizon can cut; a world that cuts more needs further pages. All are of one size, so
-        # that no bit of a task's depends on the others.
-        room = 2 + steps // recorder.world.horizon
-        pages = [self._page(room)]
-        used_E = np.ones(count, np.int64)
-        cuts: list[tuple[int, np.ndarray, np.ndarray]] = []
+        looks = LastLooks(networks, count, self.inputs.features, room=2 + steps // recorder.world.horizon)
         for t in range(steps):
             if t % self.settings.segment == 0:
                 self._starts.append((networks.state[0].clone(), networks.state[1].clone()))
@@ -98,40 +149,11 @@ class RecurrentPPO(ppo.EnsemblePPO):
             action_E = categorical_from_uniform(log_EA, noise_TE[t])
             logs_TE[t] = np.take_along_axis(log_EA, action_E[:, None], axis=1)[:, 0]
             recorder.step(action_E)
-            done_E = recorder.done[recorder.length - 1]
-            if not done_E.any():
-                continue
-            cut_M = np.flatnonzero(recorder.truncated)
-            if cut_M.size:
-                place_M = used_E[cut_M]
-                if place_M.max() == room * len(pages):
-                    pages.append(self._page(room))
-                seen_ED = self.inputs.encode(recorder.final_observation)
-                for number in np.unique(place_M // room):
-                    on_it = place_M // room == number
-                    task_K, column_K = cut_M[on_it], place_M[on_it] % room
-                    features_ESD, state = pages[number]
-                    features_ESD[task_K, column_K] = seen_ED[task_K]
-                    for kept, part in zip(state, networks.state, strict=True):
-                        for network in (0, 1):
-                            kept[2 * task_K + network, column_K] = part[2 * task_K + network, 0]
-                used_E[cut_M] += 1
-                cuts.append((t, cut_M, place_M))
-            networks.end_episodes(done_E)
-        features_ESD, state = pages[0]
-        features_ESD[:, 0] = self.inputs.encode(recorder.observation)
-        for kept, part in zip(state, networks.state, strict=True):
-            kept[:, 0] = part[:, 0]
-        worth_ES = np.concatenate([networks.peek(*page)[1::2, 0].numpy() for page in pages], axis=1)
-        values_TE[steps] = worth_ES[:, 0]
-        self._cut_worth_TE = np.zeros((steps, count), np.float32)
-        for t, cut_M, place_M in cuts:
-            self._cut_worth_TE[t, cut_M] = worth_ES[cut_M, place_M]
+            if recorder.truncated.any():
+                looks.note(t, np.flatnonzero(recorder.truncated), self.inputs.encode(recorder.final_observation))
+            networks.end_episodes(recorder.done[recorder.length - 1])
+        values_TE[steps], self._cut_worth_TE = looks.worth(self.inputs.encode(recorder.observation), steps)
         return values_TE, logs_TE
-
-    def _page(self, room: int) -> tuple[np.ndarray, State]:
-        """Room for what is looked at once more: features [E, room, D], and states of the LSTMs."""
-        return np.zeros((len(self.tasks), room, self.inputs.features), np.float32), self.networks.zero_state(room)
 
     def _learn(self, rollout: slice, values_TE: np.ndarray, log_probabilities_TE: np.ndarray) -> None:
         settings, recorded, count = self.settings, self.recorder, len(self.tasks)

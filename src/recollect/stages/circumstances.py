@@ -28,14 +28,17 @@ def commit(folder: Path | str = ".") -> str:
     return said[0] + (" with changes" if said[1] else "")
 
 
-def processor() -> str:
-    """The processor's name, as far as the system tells."""
+def processor(told: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name, and whether it has AVX-512, as far as the system tells: speed and last bits hang on both."""
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
-        return names[0] if names else platform.machine()
+        lines = [line.partition(":") for line in told.read_text(encoding="utf-8").splitlines()]
     except OSError:
         return platform.processor() or platform.machine()
+    known = {key.strip(): value.strip() for key, _, value in reversed(lines)}  # of the first core
+    name = known.get("model name", platform.machine())
+    if "flags" not in known:
+        return name
+    return f"{name} {'with' if 'avx512f' in known['flags'].split() else 'without'} AVX-512"
 
 
 def made_with(device: str) -> dict[str, str]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import resolve
 from recollect.stages import inspect
 from recollect.stages.stage import Job, Stage
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def play(
@@ -44,7 +48,15 @@ def play(
     policy = inspect.trained_policy(settings, device)
     with Progress(episodes, f"playing {method} on {env}, seed {seed}", "episodes") as progress:
         steps = filming.play(policy, *of, episodes=episodes, seed=seed, progress=lambda done: progress.update(done))
-    write_video(path, filming.pictures(*of, steps, seed=seed), len(steps) + sum(step.done for step in steps))
+    count = len(steps) + sum(step.done for step in steps)
+    with Progress(count, f"writing {path}", "pictures") as progress:
+
+        def told() -> Iterator[tuple[np.ndarray, str]]:
+            for done, picture in enumerate(filming.pictures(*of, steps, seed=seed), 1):
+                yield picture
+                progress.update(done)
+
+        write_video(path, told(), count)
     returns = [sum(step.reward for step in steps if step.episode == episode) for episode in range(episodes)]
     return f"{path}: task {task}, returns {', '.join(f'{each:.4g}' for each in returns)}"
 

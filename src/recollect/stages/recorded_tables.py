@@ -117,8 +117,8 @@ def verdicts(rows: Sequence[Row]) -> Iterator[tuple[Row, str]]:
         found = []
         for row in contrasts:
             value, interval, wanted = _cells(row)
-            found.append(f"{value} ({interval}), {wanted}" if interval else row["why"])
-        yield contrasts[0], "; ".join(found)
+            found.append(f"{row['says']}: " + (f"{value} ({interval}), {wanted}" if interval else row["why"]))
+        yield contrasts[0], "<br>".join(found)
 
 
 def _claims(rows: Sequence[Row], said: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.util import find_spec
 
 from recollect.settings.catalogue import declaration, load
 from recollect.settings.resolve import environment_mapping
@@ -13,16 +14,25 @@ _MAKE = ("generate", "generate_task")
 _PLAY = (*_MAKE, "train_images", "run", "evaluate", "inspect", "measure")
 
 
-def check_worlds(jobs: Iterable[Job]) -> None:
+def check_worlds(jobs: Iterable[Job], *, here: bool = True) -> None:
     """Check that the Pythons and packages are there which play the worlds of some jobs.
+
+    Args:
+        here: jobs run in the environment of this process; in one of conda or a container, its packages say nothing.
 
     Raises:
         UserError: one is missing; the message says how to make it.
     """
-    played: dict[str, None] = {}
+    played: dict[str, str] = {}  # world -> family of its packages
     for job in jobs:
         if job.stage in _PLAY and not (job.stage in _MAKE and reads_files(job.scale, job.env)):
-            played[environment_mapping(job.scale, job.env)["world"]] = None
-    for world in played:
+            environment = environment_mapping(job.scale, job.env)
+            played[environment["world"]] = environment.get("family", "base")
+    for world, family in played.items():
+        for package in (declaration("world", world, "PACKAGES") or ()) if here else ():
+            if find_spec(package) is None:
+                from recollect.environments.simulated import not_installed
+
+                raise not_installed(package, world, family)
         if declaration("world", world, "find_package") is not None:
             load("world", world, where="a job's world").find_package()

@@ -49,6 +49,18 @@ def test_the_speed_of_a_resumed_run_leaves_out_what_was_done_before() -> None:
     assert stream.getvalue() == "train: 950/1000 steps (95%), 5 steps/s, 10 s left\n"
 
 
+def test_a_total_that_turns_out_smaller_ends_at_all_of_it() -> None:
+    clock, stream = Clock(), io.StringIO()
+    with Progress(1680, "training", "updates", stream=stream, clock=clock) as progress:
+        for done in range(1, 76):
+            clock.now += 1
+            progress.total = 1680 if done < 10 else 75
+            progress.update(done)
+    lines = stream.getvalue().splitlines()
+    assert lines[1] == "training: 31/75 updates (41%), 1 updates/s, 44 s left"
+    assert lines[-1] == "training: 75/75 updates (100%), 1 updates/s, took 75 s"
+
+
 def test_an_error_is_told_with_the_place_where_it_stopped() -> None:
     stream = io.StringIO()
     with pytest.raises(KeyError), Progress(10, "embed", "rows", stream=stream, clock=Clock()) as progress:

@@ -200,6 +200,25 @@ def test_with_one_actor_the_schedule_is_upstreams_to_the_count(length: int, vari
     assert trainer.at.updates == trainer.planned_updates
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_where_episodes_end_early_progress_still_ends_at_all_of_its_updates(
+    together: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hp = small("lstm", train_episodes=12)
+    environment = EnvironmentSettings(name="gym.CartPole-v1", world="gymnasium", options={"id": "CartPole-v1"})
+    method = MethodSettings(name="agent", algorithm="dqn", data="online", hyperparameters=hp)
+    of_seeds = [Settings(scale="smoke", seed=seed, environment=environment, method=method) for seed in range(2)]
+    runs = [run_in(tmp_path / str(seed)) for seed in range(2)]
+    if together:
+        dqn.train_together(of_seeds, Inputs(), runs, lambda place, policy: None)
+    else:
+        dqn.train(of_seeds[0], Inputs(), runs[0])
+    *_, last = (line for line in capsys.readouterr().err.splitlines() if line.startswith("training"))
+    done, total = last.split(" updates")[0].split(": ")[-1].split("/")
+    assert done == total and "(100%)" in last and "took" in last
+    assert int(total) < make_trainer(of_seeds[0]).planned_updates
+
+
 @pytest.mark.parametrize("actors", [3, 8])
 def test_several_actors_keep_the_updates_per_step_and_share_one_exploration_schedule(
     actors: int, tmp_path: Path

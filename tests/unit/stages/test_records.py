@@ -52,3 +52,19 @@ def test_records_of_before_they_said_so_are_still_read(clone: Path) -> None:
     old = {name: value for name, value in whole._asdict().items() if name != "made_with"}
     records.write_json(records.place(JOB), old, kind=records.KIND)
     assert records.read(records.place(JOB)) == whole._replace(made_with=None)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (
+            "model name\t: AMD EPYC\nflags\t\t: fpu avx512f avx2\nmodel name\t: AMD EPYC\nflags\t: fpu",
+            "AMD EPYC with AVX-512",
+        ),
+        ("model name\t: AMD EPYC\nflags\t\t: fpu avx2 avx512_no", "AMD EPYC without AVX-512"),
+        ("model name\t: Neoverse-N1\nFeatures\t: fp asimd", "Neoverse-N1"),
+    ],
+)
+def test_a_processor_is_told_from_one_of_the_same_name_without_avx_512(told: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(told)
+    assert circumstances.processor(tmp_path / "cpuinfo") == said

@@ -1,0 +1,42 @@
+"""What a world needs is missed before anything runs, not in its first job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recollect.environments.registry import world_names
+from recollect.settings.catalogue import declaration
+from recollect.settings.errors import UserError
+from recollect.stages import worlds
+from recollect.stages.stage import Job
+
+ROOT = Path(__file__).resolve().parents[3]
+JOBS = {
+    "mini_world_TMaze": "miniworld",
+    "amago_crafter": "amago",
+    "bullet_hopper_p": "pybullet",
+    "meta_world": "control",
+    "dm_control": "control",
+}
+
+
+@pytest.mark.parametrize(("env", "family"), JOBS.items())
+def test_a_missing_package_is_named_with_the_set_up_that_has_it_unless_jobs_run_in_an_environment_of_their_own(
+    env: str, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job("run", "smoke", env, "dqn_lstm", "0")
+    monkeypatch.setattr(worlds, "find_spec", lambda package: None)
+    with pytest.raises(UserError, match=rf"needs the package '\w+'.*\n.*\n.*make setup FAMILY={family}`"):
+        worlds.check_worlds([job])
+    worlds.check_worlds([job], here=False)
+    monkeypatch.setattr(worlds, "find_spec", lambda package: "there")
+    worlds.check_worlds([job])
+
+
+def test_every_world_that_needs_a_package_of_a_family_declares_it() -> None:
+    for name in world_names():
+        module = ROOT / f"src/recollect/environments/{name}.py"
+        if module.is_file() and "needed(" in module.read_text():
+            assert declaration("world", name, "PACKAGES"), name
