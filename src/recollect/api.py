@@ -1,5 +1,6 @@
 """Recollect from Python: runs, their training, and learning histories, in a notebook and from any folder (docs/python.md).
 
+Figures and claims, which are about many runs, stand in recollect.tables.
 The configuration is found as `recollect` finds it, or in a folder above, or in the clone that the package is installed from.
 What is read and made lies where the commands put it, under that folder or under one that is named. For as long as a call
 lasts, that folder is the working directory of the process.
@@ -9,26 +10,27 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import pandas as pd
 
+from recollect.artifacts.lease import usable
 from recollect.common import histories as columns
 from recollect.environments import registry
-from recollect.settings.catalogue import check_mine_folder
+from recollect.folders import inside
 from recollect.settings.errors import UserError
 from recollect.settings.overrides import method_with
 from recollect.settings.resolve import algorithm_module, environment_settings, method_path, played_method, resolve
-from recollect.settings.schema import EnvironmentSettings, Settings
-from recollect.settings.still import held_still
+from recollect.settings.schema import LARGEST_SEED, EnvironmentSettings, Settings
 from recollect.stages import inputs, paths
 from recollect.stages.making import make_job
 from recollect.stages.pairs import check_pair
+from recollect.stages.seeds import together
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 
@@ -56,14 +58,21 @@ def run(
         folder: where `data` and `results` lie; None: where the configuration is.
 
     Raises:
-        UserError: a name or a setting is not known, or there is no configuration.
+        UserError: a name or a setting is not known, it is no seed, or there is no such folder or no configuration.
     """
+    if changes is not None and not isinstance(changes, Mapping):
+        do = 'write a dictionary, changes={"optimisation.learning_rate": 3e-4}'
+        raise UserError(f"{changes!r} does not say which settings differ", where="changes", do=do)
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) <= LARGEST_SEED:
+        raise _no_seed(seed)
+    seed = int(seed)
     if changes:
         method = method_with(method, [f"{key}={_said(value)}" for key, value in changes.items()])
-    with _inside(folder) as (at, config):
+    with inside(folder) as (at, config):
         return Run(scale, env, method, seed, at, config, resolve(scale, env, method, seed))
 
 
+@overload
 def train(
     scale: str,
     env: str,
@@ -74,24 +83,68 @@ def train(
     folder: str | Path | None = None,
     device: str = "auto",
     trust_checkpoint: bool = False,
-) -> Run:
+) -> Run: ...
+
+
+@overload
+def train(
+    scale: str,
+    env: str,
+    method: str,
+    seed: Iterable[int],
+    *,
+    changes: Mapping[str, object] | None = None,
+    folder: str | Path | None = None,
+    device: str = "auto",
+    trust_checkpoint: bool = False,
+) -> list[Run]: ...
+
+
+def train(
+    scale: str,
+    env: str,
+    method: str,
+    seed: int | Iterable[int] = 0,
+    *,
+    changes: Mapping[str, object] | None = None,
+    folder: str | Path | None = None,
+    device: str = "auto",
+    trust_checkpoint: bool = False,
+) -> Run | list[Run]:
     """Train a run and score its policy, after making what it learns from. What is there and of today is kept.
 
     The stages, files, locks and records are those of the workflow. Killed or interrupted, the same call goes on from the
     newest checkpoint. A notebook shows a bar.
 
     Args:
+        seed: of several, `[0, 1, 2]`, the runs are trained one after the other, and given as a list. One that fails stops no other.
         device: cpu, cuda (insist), or auto (a GPU where there is one, for stages that use it).
         trust_checkpoint: go on with a checkpoint that other settings or code made.
 
     Raises:
-        UserError: see `run`; or another process is at work on the same files.
+        UserError: see `run`; there is no such device; another process is at work on the same files; or runs failed.
     """
-    made = run(scale, env, method, seed, changes=changes, folder=folder)
-    with made.inside():
-        check_pair(scale, env, made.method)
-        make_job(made._job, device, {"trust_checkpoint": True} if trust_checkpoint else {})
-    return made
+    usable(device)
+    several = isinstance(seed, Iterable) and not isinstance(seed, str)
+    seeds: list[Any] = list(dict.fromkeys(seed)) if several else [seed]  # type: ignore[arg-type]
+    if not seeds:
+        raise _no_seed(seed)
+    made = {each: run(scale, env, method, each, changes=changes, folder=folder) for each in seeds}
+    first = made[seeds[0]]
+    with first.inside():
+        check_pair(scale, env, first.method)
+
+    def work(each: int) -> None:
+        with made[each].inside():
+            make_job(made[each]._job, device, {"trust_checkpoint": True} if trust_checkpoint else {})
+
+    together(seeds, work)
+    return list(made.values()) if several else first
+
+
+def _no_seed(seed: object) -> UserError:
+    do = f"name a whole number from 0 to {LARGEST_SEED}; `recollect.train` takes a list of them, too"
+    return UserError(f"{seed!r} is no seed", where="seed", do=do)
 
 
 @dataclass(frozen=True)
@@ -116,7 +169,7 @@ class Run:
 
     def inside(self) -> contextlib.AbstractContextManager[tuple[Path, Path]]:
         """For as long as a block lasts, be in its folder, with its configuration."""
-        return _inside(self.folder, self.config)
+        return inside(self.folder, self.config)
 
     @property
     def _of(self) -> tuple[str, str, str, int]:
@@ -127,6 +180,13 @@ class Run:
         """The job that trains and scores it, or only scores it; to be asked for inside."""
         stage = "run" if inputs.is_trained(*self._of[:3]) else "evaluate"
         return Job(stage, self.scale, self.env, self.method, str(self.seed))
+
+    def _how_tomake_job(self, path: Path, state: str) -> str:
+        """How a file of the run is made, which must be there; to be asked for inside."""
+        how = f"make it with `recollect.train({', '.join(map(repr, self._of))})` or `snakemake {path}`"
+        if not path.is_file():
+            raise UserError(f"the run is not {state}", where=path, do=how)
+        return how
 
     @property
     def is_made(self) -> bool:
@@ -141,7 +201,8 @@ class Run:
         from recollect.artifacts.sealed import read_table
 
         with self.inside():
-            return read_table(paths.scores(*self._of), kind="scores")
+            path = paths.scores(*self._of)
+            return read_table(path, kind="scores", input_from=self._how_tomake_job(path, "scored"))
 
     @property
     def curve(self) -> pd.DataFrame:
@@ -155,7 +216,8 @@ class Run:
         from recollect.artifacts.sealed import read_table
 
         with self.inside():
-            table = read_table(inputs.evaluate_inputs(*self._of)["train"], kind="train")
+            path = inputs.evaluate_inputs(*self._of)["train"]
+            table = read_table(path, kind="train", input_from=self._how_tomake_job(path, "trained"))
         logged = (table["split"] == TRAIN_SPLIT) & (table["task"] == NOT_ONE)
         names = table["metric"].where(logged, table["split"].astype(str) + " " + table["metric"].astype(str))
         return (
@@ -171,10 +233,10 @@ class Run:
             checkpoint: one that the run kept: `best`, `latest`, or an epoch as `50`; None: the run's own.
 
         Raises:
-            UserError: the run is not trained, or a file is damaged.
+            UserError: the run is not trained, a file is damaged, or there is no such device.
         """
         from recollect.artifacts.inputs import Inputs
-        from recollect.artifacts.sealed import read_arrays
+        from recollect.artifacts.sealed import read_arrays, verify
         from recollect.stages.evaluate import kept_policy
 
         with self.inside():
@@ -182,6 +244,10 @@ class Run:
             if checkpoint is not None:
                 played = played_method(self.scale, self.env, self.method)
                 files["policy"] = kept_policy(self.scale, self.env, played, self.seed, checkpoint)
+            else:
+                path = inputs.evaluate_inputs(*self._of)["policy"]
+                verify(path, kind="policy", input_from=self._how_tomake_job(path, "trained"))
+            device = "cuda" if usable(device) else "cpu"
             module = algorithm_module(self.settings.method.algorithm, where=method_path(self.method))
             arrays = read_arrays(files["policy"], kind="policy")
             return module.load_policy(self.settings, arrays, Inputs(device=device, **files))
@@ -247,7 +313,7 @@ def histories(scale: str, env: str, *, make: bool = False, folder: str | Path | 
     Raises:
         UserError: the environment is not known or has no source of histories; or they are not made, or damaged.
     """
-    with _inside(folder):
+    with inside(folder):
         environment = environment_settings(scale, env)
         if make:
             make_job(Job("generate", scale, env), "auto")
@@ -334,43 +400,3 @@ class Histories(columns.Histories):
         return minari.write(
             dataset, self, world=of.world, options=of.options, name=of.name, split=self.split, about=about
         )
-
-
-# ------------------------------------------------------------------------------------------------------------- folders
-
-
-@contextlib.contextmanager
-def _inside(folder: str | Path | None, config: Path | None = None) -> Iterator[tuple[Path, Path]]:
-    """For as long as a block lasts: a folder as working directory, with a configuration and the `mine` beside that.
-
-    Yields both folders. Without `folder` it is that of the configuration, or where RECOLLECT_CONFIG names one, this one.
-    """
-    if config is None:  # else the variable was set here
-        check_mine_folder()
-    named = os.environ.get("RECOLLECT_CONFIG")
-    wanted = None if folder is None else Path(folder).absolute()
-    found = config or (Path(named).absolute() if named else _config(wanted))
-    at = wanted or (Path.cwd() if named else found.parent)
-    at.mkdir(parents=True, exist_ok=True)
-    mine = Path(os.environ.get("RECOLLECT_MINE") or found.parent / "mine").absolute()
-    before = dict(os.environ)
-    os.environ.update(RECOLLECT_CONFIG=str(found), RECOLLECT_MINE=str(mine))
-    try:
-        with contextlib.chdir(at), held_still():
-            yield at, found
-    finally:
-        for name in ("RECOLLECT_CONFIG", "RECOLLECT_MINE"):
-            os.environ.pop(name)
-            if name in before:
-                os.environ[name] = before[name]
-
-
-def _config(folder: Path | None) -> Path:
-    """The configuration in or above a folder, in or above the working directory, or in the clone of the package."""
-    starts = [place for place in (folder, Path.cwd()) if place is not None]
-    clone = Path(__file__).resolve().parents[2]
-    for place in (*(above for start in starts for above in (start, *start.parents)), clone):
-        if (place / "config" / "scales").is_dir():
-            return place / "config"
-    do = "call this in a clone of the repository, or name its folder `config` by the variable RECOLLECT_CONFIG"
-    raise UserError("no configuration is found: no folder `config` here or above", where=Path.cwd(), do=do)

@@ -15,6 +15,7 @@ from recollect.jobs import job, reported
 from recollect.options import WILDCARDS, AtATime, Change, Device, Pack, Seeds, Threads, Version, example
 from recollect.settings.catalogue import check_mine_folder
 from recollect.settings.overrides import method_with
+from recollect.stages.outcome import outcome
 from recollect.stages.play import COMMAND as PLAY
 from recollect.stages.records import kept, timed
 from recollect.stages.seeds import begin_alone, side_by_side, together
@@ -113,11 +114,10 @@ def one(stage: Stage, names: dict[str, Any], options: dict[str, Any], device: st
         return stage.run(*names.values(), **options, **({"device": device} if device else {}))
 
     of = job_of(stage.name, {name: str(value) for name, value in names.items()})
-    if stage.keeps and not stage.parts and kept(stage, of):
-        return
-    returned = work() if stage.parts or options else timed(stage, of, device or "cpu", work)
-    if isinstance(returned, str):
-        print(returned)
+    returned: object = None
+    if not (stage.keeps and not stage.parts and kept(stage, of)):
+        returned = work() if stage.parts or options else timed(stage, of, device or "cpu", work)
+    print(returned if isinstance(returned, str) else outcome(stage, of, options), flush=True)
 
 
 def alone(

@@ -14,6 +14,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.resolve import scale_settings
 from recollect.stages import check as checking
 from recollect.stages import finished as ending
+from recollect.stages import paths
 from recollect.stages import settings as showing
 from recollect.stages import why as stale
 from recollect.stages.pipeline import pipeline
@@ -82,7 +83,7 @@ def sweep(
     from recollect.stages.sweep import sweep as stage
     from recollect.warm import warm as start
 
-    print(stage(scale, env, method, seed, change, trials=trials, more=more or (), start=start))
+    stage(scale, env, method, seed, change, trials=trials, more=more or (), start=start)
 
 
 @own.command()
@@ -132,18 +133,39 @@ def claims(
     write: Annotated[
         bool, typer.Option("--write", help="Also into claims.json of the scale, as Snakemake does.")
     ] = False,
+    table: Annotated[bool, typer.Option("--table", help="As a table of Markdown.")] = False,
 ) -> None:
     """Say of each published claim that figures show whether it holds, is contradicted, or is undecided.
 
     Example: recollect claims --scale demo --figure radt_dark_room_10x10
     """
-    from recollect.stages.claims import told, verdicts
+    from recollect.stages.claims import check_all_hold, text, verdicts
+    from recollect.stages.claims import claims as judge_and_write
+    from recollect.stages.claims import table as markdown
 
     scale, figures = scale or default_selection().scale, chosen_figures(figure)
-    if write:
-        print(STAGES["claims"].run(scale, figures, strict=strict))
-    else:
-        print(told(verdicts(scale, figures), strict=strict))
+    found = judge_and_write(scale, figures) if write else verdicts(scale, figures)
+    print(markdown(found) if table else text(scale, figures, found))
+    if strict:
+        check_all_hold(scale, found)
+
+
+@own.command()
+def compare(
+    this: Annotated[str, typer.Argument(help="A method.")],
+    that: Annotated[str, typer.Argument(help="The method that it is compared with.")],
+    env: Env,
+    scale: DefaultScale = None,
+    seed: Annotated[list[int] | None, typer.Option(min=0, help="A seed of both, again for more; none: all.")] = None,
+    metric: Annotated[str, typer.Option(help="What was scored.")] = "return",
+) -> None:
+    """Say by how much one method scores above another in an environment, with its interval, of finished runs.
+
+    Example: recollect compare radt ad --scale demo --env dark_room_7x7
+    """
+    from recollect.stages.compare import compare as stage
+
+    print(stage(scale or default_selection().scale, env, this, that, seed or [], metric))
 
 
 @own.command()
@@ -157,7 +179,9 @@ def report(
 
     Example: recollect report --scale demo --figure radt_dark_room_10x10
     """
-    STAGES["report"].run(scale or default_selection().scale, chosen_figures(figure))
+    scale = scale or default_selection().scale
+    STAGES["report"].run(scale, chosen_figures(figure))
+    print(paths.report(scale))
 
 
 @own.command()
@@ -251,6 +275,38 @@ def finished(figures: Figures = None, scale: DefaultScale = None) -> None:
 
 
 @own.command()
+def clean(
+    unused: Annotated[
+        bool,
+        typer.Option("--unused", help="Runs, checkpoints and data that no figure, sweep or claim has any use for."),
+    ] = False,
+    only_list: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="List them with their sizes, and delete none.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without a question.")] = False,
+) -> None:
+    """Delete results that the present configuration has no use for, after listing them.
+
+    Example: recollect clean --unused -n
+    """
+    from recollect.stages import clean as stage
+
+    if not unused:
+        raise UserError(
+            "nothing is named to be deleted", where="recollect clean", do="add --unused, and -n to see what"
+        )
+    found = stage.unused()
+    print(found.text(), flush=True)
+    if only_list or not found.files:
+        return
+    if not yes and not sys.stdin.isatty():
+        raise UserError("nothing was deleted: nobody can be asked here", where="recollect clean", do="add --yes")
+    if yes or typer.confirm("Delete all this for ever?"):
+        for line in stage.delete(found):
+            print(line)
+
+
+@own.command()
 def record(figures: Figures = None, scale: DefaultScale = None) -> None:
     """Write the verdicts and numbers of a scale into docs/recorded, and from there into README and docs.
 
@@ -285,11 +341,14 @@ def dvc() -> None:
 def forecast(
     figures: Figures = None,
     scale: DefaultScale = None,
-    devices: Annotated[int, typer.Option(min=1, help="GPUs, or at scales without GPUs jobs at a time.")] = 1,
+    devices: Annotated[
+        int, typer.Option("--devices", "--jobs", min=1, help="GPUs, or at scales without GPUs jobs at a time.")
+    ] = 1,
     device: Annotated[
         str, typer.Option(help="auto: GPUs where the rules ask for them; cpu: without; or one of config/speeds/.")
     ] = "auto",
     measure: Annotated[bool, typer.Option("--measure", help="Try each kind of run for seconds, here and now.")] = False,
+    remaining: Annotated[bool, typer.Option("--remaining", help="Count only what is not made yet, or stale.")] = False,
     table: Annotated[bool, typer.Option("--table", help="Only a row for each figure, as a table of Markdown.")] = False,
     threads: Threads = 1,
 ) -> None:
@@ -308,7 +367,7 @@ def forecast(
             from recollect.stages.try_out import try_all
 
             known |= try_all(scale, chosen, known, held)
-    cost = stage(scale, chosen, devices=devices, device=device, measured=known)
+    cost = stage(scale, chosen, devices=devices, device=device, measured=known, only_remaining=remaining)
     print(cost_table(cost) if table else cost.text())
 
 

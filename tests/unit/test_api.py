@@ -106,12 +106,61 @@ def test_a_changed_setting_is_another_run_and_a_wrong_name_is_said_at_once(workd
         _ = recollect.run(*OF, 3).scores
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"seed": -1}, r"-1 is no seed\n.*\n.*from 0 to"),
+        ({"seed": [0, "1"]}, r"'1' is no seed"),
+        ({"seed": []}, r"\[\] is no seed"),
+        ({"changes": "context=3"}, r"'context=3' does not say which settings differ\n.*\n.*changes=\{"),
+        ({"folder": "/nope/at/all"}, r"no such folder\n.*/nope/at/all"),
+        ({"device": "gpu"}, r"unknown device 'gpu'\n.*\n.*cpu, cuda or auto"),
+        ({"device": "cuda"}, r"a GPU is asked for and there is none"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_work_in_the_words_of_the_commands(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any], said: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(UserError, match=said):
+        recollect.train(*OF, **wrong)
+    assert not Path("results").exists() and not Path("/nope").exists()
+
+
+def test_a_run_has_one_seed_and_training_takes_several(workdir: Path) -> None:
+    with pytest.raises(UserError, match=r"\[0, 1\] is no seed[\s\S]*`recollect.train` takes a list"):
+        recollect.run(*OF, [0, 1])  # type: ignore[arg-type]
+    runs = recollect.train(*OF, seed=[0, np.int64(1), 0])
+    assert [run.seed for run in runs] == [0, 1] and all(run.is_made for run in runs)
+    with pytest.raises(UserError, match="unknown device 'gpu'"):
+        runs[0].policy(device="gpu")
+
+
+def test_what_a_run_lacks_is_named_with_the_call_that_makes_it(workdir: Path) -> None:
+    run = recollect.run(*OF, 3)
+    call = r"make it with `recollect.train\('smoke', 'tmaze_passive_5', 'dqn_ff', 3\)` or `snakemake results/smoke/"
+    for ask, state in (
+        (lambda: run.scores, "scored"), (lambda: run.curve, "trained"), (run.policy, "trained"), (run.rollout, "trained"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=rf"the run is not {state}\n.*\n.*{call}"):
+            ask()
+
+
+def test_a_damaged_file_is_deleted_and_made_by_the_same_call(made: Any, workdir: Path) -> None:
+    from recollect.stages import paths
+
+    for path, ask in ((paths.scores(*OF, 1), lambda: made.scores), (paths.policy(*OF, 1), made.policy)):
+        (workdir / path).write_bytes((workdir / path).read_bytes()[:-1])
+        with pytest.raises(UserError, match="delete it and then make it with `recollect"):
+            ask()
+
+
 def test_without_a_configuration_it_says_how_to_name_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from recollect import api
+    from recollect import folders
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RECOLLECT_CONFIG", raising=False)
-    monkeypatch.setattr(api, "__file__", str(tmp_path / "site-packages" / "recollect" / "api.py"))
+    monkeypatch.setattr(folders, "__file__", str(tmp_path / "site-packages" / "recollect" / "api.py"))
     with pytest.raises(UserError, match="RECOLLECT_CONFIG"):
         recollect.run(*OF)
 

@@ -32,7 +32,10 @@ ALLOWED = {
     "commands": BASE | {"stages", "warm", "jobs", "options"},
     "cli": ARTIFACTS | {"stages", "jobs", "options", "commands"},
     "launch": {"warm", "cli"},
-    "api": SCIENCE | {"sources", "evaluation", "stages"},  # what Python users import
+    # What Python users import.
+    "folders": BASE,
+    "api": SCIENCE | {"sources", "evaluation", "stages", "folders"},
+    "tables": ARTIFACTS | {"stages", "folders", "api"},
 }
 LONGEST = 400
 PICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}

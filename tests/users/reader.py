@@ -27,6 +27,7 @@ LEFT_OUT = {
     "make release": "a version with a date; tests/workflow/test_release.py",
     "make bench": "minutes, and its ratios mean nothing while other tests run",
     "make gpu": "a GPU",
+    "recollect clean --unused": "it asks in a terminal; tests/unit/stages/test_clean.py answers",
     "recollect sweep --scale smoke --env tmaze_passive_5 --method dqn_lstm --seed 0 --trials 20"
     " --set learning_rate=1e-5..1e-2 --set sequence.width=8,16": "a package more, optuna, and 20 runs",
 }

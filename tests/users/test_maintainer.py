@@ -33,6 +33,9 @@ def test_a_researcher_adds_their_own_sweeps_and_leaves_the_project_in_order(user
     you.does(COMMANDS, "A check")
     assert "optimisation.learning_rate" in you.does(COMMANDS, "What can be set")
     assert "learning_rate" in you.does(COMMANDS, "A sweep")
+    assert "2 seeds are fewer than 3" in you.does(COMMANDS, "Two methods")
+    unused = you.types(COMMANDS, "recollect clean --unused -n")
+    assert "gym.CartPole-v1" in unused and "sequence.width" not in unused
     watch = you.on(WATCHING, "recollect watch results/demo/runs/tmaze_carried_10 --page runs.html")
     # The demo's runs are not there; those of the sweep are.
     you.shell(watch.replace("tmaze_carried_10", "tmaze_passive_5"))

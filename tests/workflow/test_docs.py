@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +293,19 @@ def test_keys_of_a_figures_json_are_those_of_the_code() -> None:
     keys = {key.value for key in result.keys if isinstance(key, ast.Constant)}
     rows = table_after(text_of("docs/formats.md").split("## Figures", 1)[1], "`.json` has these keys")
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row["key"])} == keys
+
+
+# ------------------------------------------------------------------------------------------------------------- packages
+
+
+def test_extras_are_installed_in_one_way_from_the_clone() -> None:
+    """`pip install 'recollect[...]'` would ask PyPI for a package of that name, which is not ours."""
+    extras = tomllib.loads(text_of("pyproject.toml"))["project"]["optional-dependencies"]
+    texts = {page: text_of(page) for page in PAGE_IDS}
+    texts |= {str(path): path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")}
+    for where, text in texts.items():
+        assert not re.search(r"recollect\[|pip install (plotext|h5py|optuna|minari|wandb)", text), where
+        assert {name for name in re.findall(r"-e '\.\[(\w+)\]'", text)} <= extras.keys(), where
 
 
 # ------------------------------------------------------------------------------------------------------ tests and claims

@@ -65,27 +65,10 @@ def device_lease(
         UserError: there is no GPU where one is insisted on, there are some and not enough, an unknown `wanted`, none got free in
             time, or the folder or a lock file in it cannot be used.
     """
-    if wanted not in ("cpu", "cuda", "auto") or pack < 1:
-        what = f"device '{wanted}' with pack {pack} is not known"
-        raise UserError(what, where="device", do="use cpu, cuda or auto, and a pack of at least 1")
-    if wanted == "auto" and (meant := os.environ.get(AUTO_VARIABLE)):
-        if meant != "cpu":
-            raise UserError(f"device '{meant}' is not known", where=AUTO_VARIABLE, do="set it to cpu, or not at all")
-        wanted = "cpu"
-    found = [] if wanted == "cpu" else _cuda_devices() if devices is None else list(dict.fromkeys(devices))
+    if pack < 1:
+        raise UserError(f"{pack} jobs cannot share a device", where="pack", do="name at least 1")
+    found = usable(wanted, devices)
     if not found:
-        if wanted == "cuda":
-            raise UserError(
-                f"a GPU is asked for and there is none ({_why_none(devices)})",
-                where="device: cuda",
-                do="run with device cpu or auto, or on a machine where `nvidia-smi -L` lists a GPU",
-            )
-        if wanted == "auto" and any(os.environ.get(name, "0") not in ("", "0") for name in _GIVEN):
-            raise UserError(
-                f"SLURM gave this job a GPU that cannot be used ({_why_none(devices)})",
-                where="device: auto",
-                do=f"install PyTorch for GPUs (`make setup`, not for the family cpu), or set {AUTO_VARIABLE}=cpu to do without",
-            )
         yield "cpu"
         return
     if len(found) < count:
@@ -118,6 +101,32 @@ def device_lease(
             os.environ[VARIABLE] = before
         for descriptor in held:
             os.close(descriptor)
+
+
+def usable(wanted: str, devices: list[str] | None = None) -> list[str]:
+    """The devices that are meant by `wanted`, free or not; none: the CPU. For `devices` and errors see `device_lease`."""
+    if wanted not in ("cpu", "cuda", "auto"):
+        raise UserError(f"unknown device '{wanted}'", where="device", do="use cpu, cuda or auto")
+    if wanted == "auto" and (meant := os.environ.get(AUTO_VARIABLE)):
+        if meant != "cpu":
+            raise UserError(f"device '{meant}' is not known", where=AUTO_VARIABLE, do="set it to cpu, or not at all")
+        wanted = "cpu"
+    found = [] if wanted == "cpu" else _cuda_devices() if devices is None else list(dict.fromkeys(devices))
+    if found:
+        return found
+    if wanted == "cuda":
+        raise UserError(
+            f"a GPU is asked for and there is none ({_why_none(devices)})",
+            where="device: cuda",
+            do="run with device cpu or auto, or on a machine where `nvidia-smi -L` lists a GPU",
+        )
+    if wanted == "auto" and any(os.environ.get(name, "0") not in ("", "0") for name in _GIVEN):
+        raise UserError(
+            f"SLURM gave this job a GPU that cannot be used ({_why_none(devices)})",
+            where="device: auto",
+            do=f"install PyTorch for GPUs (`make setup`, not for the family cpu), or set {AUTO_VARIABLE}=cpu to do without",
+        )
+    return []
 
 
 def _wait_for(

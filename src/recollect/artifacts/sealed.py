@@ -238,18 +238,23 @@ def read_metadata(path: str | Path) -> dict[str, str]:
     return read_header(Path(path)).metadata
 
 
-def read_table(path: str | Path, *, kind: str | None = None) -> pd.DataFrame:
-    """The table of a sealed parquet file, verified. Raises UserError: see `verify`; or it is not a parquet file."""
+def read_table(path: str | Path, *, kind: str | None = None, input_from: str | None = None) -> pd.DataFrame:
+    """The table of a sealed parquet file, verified (arguments: see there).
+
+    Raises:
+        UserError: see `verify`; or it is not a parquet file.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    verify(path, kind=kind)
+    verify(path, kind=kind, input_from=input_from)
     try:
         # ParquetFile and not read_table: a folder named seed=0 above the file must not become a column.
         with pq.ParquetFile(path) as file:
             return file.read(use_threads=False).to_pandas()
     except (pa.ArrowInvalid, OSError) as error:
-        raise UserError(f"not a parquet file: {error}", where=path, do=_AGAIN) from error
+        do = _AGAIN if input_from is None else f"delete it and then {input_from}"
+        raise UserError(f"not a parquet file: {error}", where=path, do=do) from error
 
 
 def read_json(path: str | Path, *, kind: str | None = None) -> Any:

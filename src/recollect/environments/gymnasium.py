@@ -5,7 +5,7 @@ Its name needs no file: `gym.CartPole-v1` is CartPole-v1, `gym.mygym.Bandit-v0` 
 says :mod:`recollect.environments.packaged`.
 
 AMAGO's first example (specification 4.1) is played here; AMAGO's older version calls the time limit an end (`done`), the
-newer one bootstraps past it, as here. LunarLander needs Box2D (`recollect[amago]`).
+newer one bootstraps past it, as here. LunarLander needs Box2D (the extra `amago`).
 """
 
 from __future__ import annotations

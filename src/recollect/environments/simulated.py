@@ -59,7 +59,7 @@ def not_installed(package: str, world: str, family: str) -> UserError:
     return UserError(
         f"the world '{world}' needs the package '{package}', which is not installed",
         where=f"environment.world: {world}",
-        do=f"run `make setup FAMILY={family}` (or `pip install 'recollect[{family}]'` in an environment of your own), "
+        do=f"run `make setup FAMILY={family}` (or `pip install -e '.[{family}]'` in the clone, in an environment of your own), "
         "or run the workflow with `--sdm conda`",
     )
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from recollect.artifacts.live import Points, headline
-from recollect.settings.errors import UserError
+from recollect.settings.errors import nearest
 
 _PAGE = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf")
 COLOURS = tuple(zip((33, 208, 35, 196, 135, 94, 205, 244, 142, 37), _PAGE, strict=True))
 """Of runs in turn: of a terminal's 256, and the same for a page."""
 _WIDE = 80  # columns of a terminal from which two panels stand side by side
+CURVES = "The curves need plotext: `pip install -e '.[watch]'` in the clone. Or use --page FILE.html, which needs nothing more."
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
@@ -47,34 +48,35 @@ def shown_metrics(runs: Sequence[WatchedRun], wanted: Sequence[str]) -> list[str
 def terminal(runs: Sequence[WatchedRun], wanted: Sequence[str], width: int, height: int) -> Any:
     """What rich prints: a line per run, and a panel per metric in a terminal of so many columns and lines.
 
-    Raises:
-        UserError: the extra is not installed.
+    Without the extra `watch` there are no panels, and the last line says how to get them.
     """
     try:
         import plotext
-    except ImportError as error:
-        do = "`pip install plotext`, or use --page FILE.html, which needs nothing more"
-        raise UserError("plotext is not installed", where="recollect watch", do=do) from error
-    from rich.console import Group
-    from rich.table import Table
+    except ImportError:
+        plotext = None
+    from rich.console import Console, Group
+    from rich.table import Column, Table
     from rich.text import Text
 
     metrics, known = shown_metrics(runs, wanted), known_metrics(runs)
-    lines = Table("run", "state", *metrics, box=None, pad_edge=False)
+    lines = Table(Column("run", overflow="fold"), "state", *metrics, box=None, pad_edge=False)
     for i, run in enumerate(runs):
         last = [f"{values[-1]:.4g}" if (values := run.curve(metric)[1]) else "–" for metric in metrics]
         lines.add_row(Text(f"● {run.name}", style=f"color({_colour(i)[0]})"), run.state, *last)
+    notes = [Text(note, style="dim") for note in (*_not_logged(runs, wanted), _others(known, metrics)) if note]
+    if plotext is None:
+        return Group(lines, *notes, Text(CURVES))
+    taken = len(Console(width=width).render_lines(lines)) + len(notes) + 2
     columns = 2 if width >= _WIDE and len(metrics) > 1 else 1
     rows = math.ceil(len(metrics) / columns)
-    tall = max(8, min(18, (height - len(runs) - 4) // max(rows, 1)))
+    tall = max(8, min(18, (height - taken) // max(rows, 1)))
     panels = Table.grid()
     for first in range(0, len(metrics), columns):
         drawn: list[Text] = []
         for metric in metrics[first : first + columns]:
             drawn.append(Text.from_ansi(_panel(plotext, runs, metric, width // columns - 1, tall)))
         panels.add_row(*drawn)
-    others = [name for name in known if name not in metrics]
-    return Group(lines, panels, Text(_others(others), style="dim"))
+    return Group(lines, panels, *notes)
 
 
 def _panel(plotext: Any, runs: Sequence[WatchedRun], metric: str, width: int, height: int) -> str:
@@ -102,14 +104,14 @@ def page(runs: Sequence[WatchedRun], wanted: Sequence[str], *, every: float) -> 
     headings = "".join(f"<th>{html.escape(text)}</th>" for text in ("", "run", "state", *metrics))
     goes_on = not all(run.ended for run in runs)
     again = f'<meta http-equiv="refresh" content="{max(1, round(every))}">' if goes_on else ""
-    others = [name for name in known if name not in metrics]
+    notes = "<br>".join(html.escape(note) for note in (*_not_logged(runs, wanted), _others(known, metrics)) if note)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_POLICY}">{again}
 <title>Runs of Recollect</title>
 <style>body {{ font: 15px system-ui, sans-serif; margin: 2em auto; max-width: 70em; padding: 0 1em; color: #222; background: #fff }}
 td, th {{ text-align: left; padding: 0.15em 1em 0.15em 0 }} svg {{ max-width: 100%; height: auto }}</style></head>
 <body><h1>Runs of Recollect</h1><table><tr>{headings}</tr>{"".join(rows)}</table>
-{_svg(runs, metrics)}<p>{html.escape(_others(others))}</p></body></html>
+{_svg(runs, metrics)}<p>{notes}</p></body></html>
 """
 
 
@@ -136,7 +138,16 @@ def _svg(runs: Sequence[WatchedRun], metrics: Sequence[str]) -> str:
     return drawn.getvalue().partition("?>")[2].partition(">")[2]
 
 
-def _others(names: Sequence[str]) -> str:
+def _not_logged(runs: Sequence[WatchedRun], wanted: Sequence[str]) -> list[str]:
+    """Of each metric that is wanted and was logged by none, that it was not, and what is called alike."""
+    known = known_metrics(runs)
+    return [
+        f"No run has logged '{name}' so far: {nearest(name, known)}" for name in wanted if known and name not in known
+    ]
+
+
+def _others(known: Sequence[str], shown: Sequence[str]) -> str:
+    names = [name for name in known if name not in shown]
     return f"Also logged, shown with --metric NAME: {', '.join(names)}" if names else ""
 
 

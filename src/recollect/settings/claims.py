@@ -178,6 +178,13 @@ def _place(paper: str) -> tuple[int, str]:
     return (PAPERS.index(paper), "") if paper in PAPERS else (len(PAPERS), paper)
 
 
+def judged_elsewhere(scale: str, figures: tuple[str, ...]) -> dict[str, list[str]]:
+    """Claims about some figures that are not judged at a scale -> the scales at which they are."""
+    others = [name for name in names("claims") if not is_judged(scale, name)]
+    about = [name for name in others if _content(scale, name).get("figure") in figures]
+    return {name: [other for other in names("scales") if is_judged(other, name)] for name in about}
+
+
 def _left_out(scale: str, claim: str) -> bool:
     """Whether this scale does not draw what a claim compares, and another one does: that which it extends, or any."""
     if _is_for_all_scales(claim):

@@ -215,7 +215,7 @@ def _minari() -> Any:
         import minari
     except ImportError as error:
         what = f"Minari datasets need the package '{error.name}', which is not installed"
-        raise UserError(what, where="minari", do="install it: `pip install 'recollect[minari]'`") from error
+        raise UserError(what, where="minari", do="`pip install -e '.[minari]'` in the clone") from error
     return minari
 
 

@@ -137,7 +137,7 @@ def _agent_kind() -> Any:
         raise UserError(
             f"the source of histories `sac` needs the package '{error.name}', which is not installed",
             where="source.algorithm: sac",
-            do=f"run `make setup FAMILY={FAMILY}` (or `pip install 'recollect[{FAMILY}]'` in an environment of your own), "
+            do=f"run `make setup FAMILY={FAMILY}` (or `pip install -e '.[{FAMILY}]'` in the clone, in an environment of your own), "
             "or run the workflow with `--sdm conda`",
         ) from error
     return SACAgent

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from recollect.settings.claims import Arm, ClaimSettings, ContrastSettings, claims_of
+from recollect.settings.claims import MARKS, Arm, ClaimSettings, ContrastSettings, claims_of, judged_elsewhere
 from recollect.settings.errors import UserError
+from recollect.settings.loading import config_path
 from recollect.settings.resolve import figure_settings
 from recollect.stages import paths, provenance
+from recollect.stages.identity import how_to_make
 from recollect.stages.stage import Job, Resources, Stage
 
 if TYPE_CHECKING:
@@ -18,19 +21,17 @@ if TYPE_CHECKING:
 Tables = dict[Path, "pd.DataFrame"]
 """Score files, by their paths"""
 
+COLUMNS = ("contrast", "difference", "95 % interval", "wanted", "seeds × tasks")
+INDENT = 4  # of a contrast below its claim
+LONGEST_LINE = 100
 SEED = 0  # of the resamples, so that a verdict is the same each time
 
 
-def claims(
-    scale: str,
-    figures: Sequence[str],
-    *,
-    strict: Annotated[bool, "Fail unless every claim holds."] = False,
-) -> str:
-    """Judge the claims that figures show, write them down, and give them as a table of Markdown.
+def claims(scale: str, figures: Sequence[str]) -> list[dict[str, Any]]:
+    """Judge the claims that figures show, and write them down.
 
     Raises:
-        UserError: as `verdicts`; or with `strict`, a claim does not hold.
+        UserError: as `verdicts`.
     """
     from recollect.artifacts.sealed import write_json
 
@@ -39,7 +40,7 @@ def claims(
     known = provenance.describe(provenance.claims_text(scale, *figures), code, there.values())
     found = verdicts(scale, figures)
     write_json(paths.claims(scale), {"scale": scale, "claims": found}, kind="claims", provenance=known)
-    return told(found, strict=strict)
+    return found
 
 
 def verdicts(scale: str, figures: Sequence[str]) -> list[dict[str, Any]]:
@@ -54,21 +55,24 @@ def verdicts(scale: str, figures: Sequence[str]) -> list[dict[str, Any]]:
     return [judge(scale, claim, read) for claim in claims_of(scale, tuple(figures))]
 
 
-def told(found: Sequence[dict[str, Any]], *, strict: bool) -> str:
-    """Judged claims as a table of Markdown.
+def check_all_hold(scale: str, found: Sequence[dict[str, Any]]) -> None:
+    """What `--strict` promises.
 
     Raises:
-        UserError: with `strict`, one does not hold, or was not run.
+        UserError: one does not hold, or lacks runs; or there is none.
     """
-    text = table(found)
     open_ = [claim["name"] for claim in found if claim["verdict"] == "not run"]
     failing = [claim["name"] for claim in found if claim["verdict"] not in ("holds", "not run")]
-    if strict and (failing or open_):
-        what = [f"{len(failing)} of {len(found)} claims do not hold: {', '.join(failing)}"] if failing else []
-        what += [f"of {len(open_)} of {len(found)} claims runs are missing: {', '.join(open_)}"] if open_ else []
-        do = "look at their figures" if failing else "make the runs: `snakemake claims`"
-        raise UserError("; ".join(what) + f"\n{text}", where="claims", do=do)
-    return text
+    what = [f"{len(failing)} of {len(found)} claims do not hold: {', '.join(failing)}"] if failing else []
+    what += [f"{len(open_)} of {len(found)} claims lack runs: {', '.join(open_)}"] if open_ else []
+    do = "look at their figures" if failing else "make the runs: `snakemake claims`"
+    if not found:
+        what, do = (
+            ["no claim is judged"],
+            "name a figure with claims, or another scale: `recollect list claims` has all",
+        )
+    if what:
+        raise UserError("; ".join(what), where=f"claims at scale {scale}", do=do)
 
 
 def judge(scale: str, claim: ClaimSettings, read: Tables) -> dict[str, Any]:
@@ -119,7 +123,7 @@ def _scores(scale: str, claim: ClaimSettings, arm: Arm, metric: str, read: Table
     window = claim.window or drawn.options.get("window", WINDOW)
     for seed, path in zip(drawn.seeds, _files(scale, claim, arm), strict=True):
         if path not in read:
-            read[path] = read_table(path, kind="scores")
+            read[path] = read_table(path, kind="scores", input_from=how_to_make(path))
         try:
             rows[seed] = task_means(read[path], arm.split, metric, arm.episodes, window)
         except ValueError as error:
@@ -153,16 +157,42 @@ def table(found: Sequence[dict[str, Any]]) -> str:
     """The claims as a table of Markdown, a row for each contrast."""
     from recollect.figures.claim_rows import marked, numbers
 
-    lines = [
-        "| | claim | contrast | difference | 95 % interval | wanted | seeds × tasks |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    lines = [f"| | claim | {' | '.join(COLUMNS)} |", f"|---|---{'|---' * len(COLUMNS)}|"]
     for claim in found:
         said = f"{claim['paper']}: {claim['statement']}" + (f" ({claim['source']})" if claim["source"] else "")
         for contrast in claim["contrasts"]:
             cells = [marked(contrast["verdict"]), said, contrast["says"], *numbers(contrast)]
             lines.append(f"| {' | '.join(cells)} |")
             said = ""
+    return "\n".join(lines)
+
+
+def text(scale: str, figures: Sequence[str], found: Sequence[dict[str, Any]]) -> str:
+    """The same for a terminal; and which claims about the figures are judged at other scales only."""
+    from recollect.figures.claim_rows import counted, marked, numbers
+
+    rows = [COLUMNS, *((one["says"], *numbers(one)) for claim in found for one in claim["contrasts"])]
+    widths = [max(len(row[k]) for row in rows) for k in range(len(COLUMNS) - 1)]
+
+    def aligned(row: Sequence[str]) -> str:
+        return "  ".join([*(f"{cell:{width}}" for cell, width in zip(row, widths, strict=False)), row[-1]])
+
+    lines = (
+        [f"{'':{INDENT}}{aligned(COLUMNS)}"] if found else [f"no claim about these figures is judged at scale {scale}"]
+    )
+    for claim in found:
+        said = (
+            f"{marked(claim['verdict'])}: {claim['paper']}, {claim['statement']} ({claim['source']}; {claim['name']})"
+        )
+        lines += ["", *textwrap.wrap(said, LONGEST_LINE, subsequent_indent="  ")]
+        for one in claim["contrasts"]:
+            mark = MARKS[one["verdict"]] if len(claim["contrasts"]) > 1 else ""
+            lines.append(f"{mark:>{INDENT - 2}}  {aligned((one['says'], *numbers(one)))}")
+    lines += ["", counted(found)] if found else []
+    elsewhere = judged_elsewhere(scale, tuple(figures))
+    if elsewhere:
+        lines.append(f"not judged at scale {scale} (`{scale}: {{}}` below `scales` of its file would say so):")
+        lines += [f"  {config_path('claims', name)}: judged at {', '.join(at)}" for name, at in elsewhere.items()]
     return "\n".join(lines)
 
 

@@ -13,7 +13,7 @@ def cost_table(cost: Forecast) -> str:
     heads = ["figure", "jobs", *(["one GPU"] if some else []), "one CPU core"]
     heads += ["disk", "checkpoints meanwhile", "memory", "times are"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for figure, jobs in sorted(cost.plan.figures.items()):
+    for figure, jobs in sorted((name, jobs) for name, jobs in cost.plan.figures.items() if jobs):
         of = [cost.estimates[job] for job in jobs]
         memory, _ = memory_of_largest(Plan({job: () for job in jobs}, {figure: jobs}), {}, cost.processes)
         cells = [f"`{figure}`", f"{cost.count(jobs):,}"]

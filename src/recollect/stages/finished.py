@@ -10,6 +10,7 @@ from recollect.figures.claim_rows import counted
 from recollect.settings.claims import MARKS, claims_of
 from recollect.settings.resolve import figure_settings
 from recollect.stages import paths
+from recollect.stages.selection import snakemake_for
 
 MARK_COLUMN = 4  # spaces from a path to the marks behind it
 
@@ -27,10 +28,16 @@ def finished(scale: str, figures: Sequence[str]) -> str:
         lines.append(f"  {path!s:{width}}{'  '.join(marks)}".rstrip())
         lines[-1] += "" if path.is_file() else " (not there yet)"
     report = paths.report(scale)
-    lines.append(f"Report: {report}" if report.is_file() else f"Report: make it with `snakemake {report}`")
+    lines.append(
+        f"Report: {report}" if report.is_file() else f"Report: make it with `{snakemake_for(report, figures)}`"
+    )
     if claims_of(scale, tuple(figures)):
         path = paths.claims(scale)
-        lines.append(f"Claims: {counted(judged)} ({path})" if judged else f"Claims: judge them with `snakemake {path}`")
+        lines.append(
+            f"Claims: {counted(judged)} ({path})"
+            if judged
+            else f"Claims: judge them with `{snakemake_for(path, figures)}`"
+        )
     return "\n".join(lines)
 
 

@@ -26,7 +26,7 @@ from recollect.stages import packs
 from recollect.stages.device_speeds import speeds_of
 from recollect.stages.estimating import SOURCES, Estimate, Estimator, Source
 from recollect.stages.machines import machines
-from recollect.stages.plan import Plan, plan
+from recollect.stages.plan import Plan, plan, remaining
 from recollect.stages.provenance import digest
 from recollect.stages.records import Record, records
 from recollect.stages.selection import default_selection
@@ -116,6 +116,8 @@ class Forecast(NamedTuple):
 
     def text(self) -> str:
         """For people."""
+        if not self.plan.needs:
+            return f"{', '.join(self.plan.figures)}: nothing would run at scale {self.scale}, all is made and of today"
         return "\n".join(_lines(self))
 
 
@@ -126,6 +128,7 @@ def forecast(
     devices: int = 1,
     device: str = "auto",
     measured: Mapping[Job, Record] | None = None,
+    only_remaining: bool = False,
 ) -> Forecast:
     """Estimate some figures at a scale; what two of them share is counted once.
 
@@ -134,6 +137,7 @@ def forecast(
         devices: how many jobs that ask for a GPU run side by side; at scales without GPUs: how many jobs.
         device: `auto`; `cpu` to reckon without GPUs; or one that `make gpu` was run on (a file of config/speeds/).
         measured: what finished jobs took; default: those of this folder.
+        only_remaining: leave out what is made and of today.
 
     Raises:
         UserError: an unknown name, or no device.
@@ -141,7 +145,7 @@ def forecast(
     if devices < 1:
         raise UserError(f"{devices} devices", where="recollect forecast", do="name at least one")
     timed = speeds_of(device)
-    found = plan(scale, figures)
+    found = remaining(plan(scale, figures)) if only_remaining else plan(scale, figures)
     known = measurements() if measured is None else measured
     alone = Estimator({})
     sharing = packs.sharing(scale, found.needs, lambda job: alone(job).seconds)
@@ -192,7 +196,7 @@ def _lines(cost: Forecast) -> Iterable[str]:
         yield _row(stage, jobs, cost, some) + _from(of[job].source for job in jobs)
     yield _row("all", list(needs), cost, some)
     yield ""
-    yield f"{'figure':40}{'jobs':>8}{'time':>10}{'of its own':>12}"
+    yield f"{'figure':40}{'jobs':>8}{'time':>10}{'not shared':>12}"
     owners = Counter(job for jobs in figures.values() for job in jobs)
     for figure, taken in sorted(figures.items(), key=lambda pair: -cost.seconds(pair[1])):
         own = cost.seconds(job for job in taken if owners[job] == 1)

@@ -108,6 +108,22 @@ def plan(scale: str, figures: Iterable[str]) -> Plan:
     return Plan(graph.needs, taken)
 
 
+def remaining(of: Plan) -> Plan:
+    """Only the jobs that would run now: what they make is missing or not of today, or they wait for one that would run."""
+    left: dict[Job, tuple[Job, ...]] = {}
+    for job, waits_for in of.needs.items():
+        before = tuple(other for other in waits_for if other in left)
+        if before or not _is_made(job):
+            left[job] = before
+    return Plan(left, {figure: tuple(job for job in jobs if job in left) for figure, jobs in of.figures.items()})
+
+
+def _is_made(job: Job) -> bool:
+    if not all(path.is_file() for path in STAGES[job.stage].makes(job)):
+        return False
+    return job.stage not in _MANIFESTED or _is_of_today(job)
+
+
 class _Graph:
     """Jobs and what they wait for, found from what they read."""
 
@@ -141,6 +157,14 @@ class _Graph:
                 seen[one] = None
                 waiting.extend(self.needs[one])
         return list(seen)
+
+
+def below(jobs: Iterable[Job]) -> list[Job]:
+    """Some jobs and all that they need. Raises UserError: one is about what is not configured."""
+    graph = _Graph()
+    for job in jobs:
+        graph.visit(job)
+    return list(graph.needs)
 
 
 def embedders(scale: str, figures: Iterable[str]) -> list[Path]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from recollect.settings.errors import UserError
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import report_inputs
+from recollect.stages.selection import snakemake_for
 from recollect.stages.stage import Job, Resources, Stage
 
 
@@ -13,10 +15,18 @@ def report(scale: str, figures: Sequence[str]) -> None:
     """Write the report: one page with figures, captions, provenance and a table of all runs.
 
     Their runs may lie elsewhere (in a clone that pulled the figures only); the page then says so.
+
+    Raises:
+        UserError: a figure or the verdicts on their claims are missing or damaged.
     """
     from recollect.artifacts.sealed import sealing
     from recollect.stages import report_rows
 
+    claims = paths.claims(scale)
+    if [path for path in report_inputs(scale, *figures).values() if not path.is_file()] == [claims]:
+        raise UserError(
+            "their claims are not judged", where=claims, do=f"make it with `{snakemake_for(claims, figures)}`"
+        )
     text = provenance.report_text(scale, *figures)
     code = STAGE.code_text(Job("report", scale))
     known = provenance.describe(text, code, report_inputs(scale, *figures).values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -12,28 +11,17 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from recollect.artifacts.run import TRAIN_SPLIT
-from recollect.artifacts.scores import LEARNING
 from recollect.artifacts.sealed import manifest_path, read_json, read_table, sha256_of, verify
-from recollect.figures import registry
-from recollect.figures.captions import episodes_meant
-from recollect.figures.reading import LAST_EPISODES
 from recollect.figures.report import CURRENT, ReportFigure, ReportRun, report_page
-from recollect.figures.spec import one_or_more
 from recollect.settings.claims import claims_of
-from recollect.settings.resolve import (
-    environment_mapping,
-    figure_settings,
-    method_mapping,
-    played_method,
-    section,
-    titles,
-)
+from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping, played_method, titles
 from recollect.settings.still import held_still, remembered
 from recollect.stages import evaluate, inspect, measure, paths, provenance, records, train
 from recollect.stages.circumstances import commit
 from recollect.stages.claims import not_run
 from recollect.stages.figure import LOCK
+from recollect.stages.final_scores import final_scores
+from recollect.stages.identity import how_to_make
 from recollect.stages.inputs import Run, figure_runs
 from recollect.stages.paths import Place
 from recollect.stages.stage import Job
@@ -132,7 +120,7 @@ def _run(scale: str, env: str, method: str, seed: int, figures: Sequence[str]) -
     if rule is None:
         return ReportRun(**known, state="not here")
     path = _RESULTS[rule](*of)
-    made = verify(path)["provenance"]
+    made = verify(path, input_from=how_to_make(path))["provenance"]
     differs = _differences(made, Job(rule, *of))
     devices = [made.get("device")]
 
@@ -145,7 +133,7 @@ def _run(scale: str, env: str, method: str, seed: int, figures: Sequence[str]) -
         differs |= _differences(learned, Job("train", scale, env, played, str(seed)))
         devices.insert(0, learned.get("device"))
     if rule != "inspect":
-        known["scores"] = final_scores(read_table(path), scale, env, figures)
+        known["scores"] = final_scores(read_table(path, input_from=how_to_make(path)), scale, env, figures)
 
     jobs = [rule] if played != method or rule == "measure" else ["train", rule]
     took = [records.read(records.place(Job(job, *of))) for job in jobs]
@@ -194,54 +182,3 @@ def _differences(made: dict[str, Any], job: Job) -> set[str]:
     """Which of `settings` and `code` a file was made of that today's are not."""
     today = _today(job._replace(seed=""))
     return {name for name, text in today.items() if made.get(name) != text}
-
-
-def final_scores(table: pd.DataFrame, scale: str, env: str, figures: Sequence[str]) -> dict[str, float]:
-    """What was scored last, in words -> mean over tasks and episodes; first what the figures draw.
-
-    Of agents that learn in context the mean is over their last episodes alone, as many as the figures of bars take.
-    """
-    # Statistics of training and evaluations on the way stand in the same table.
-    on_the_way = table["split"] == LEARNING
-    of_training = (table["split"] == TRAIN_SPLIT) & (table["task"] < 0)
-    rows = table[~on_the_way & ~of_training]
-    if rows.empty:
-        rows = table[on_the_way]
-    drawn = [pair for name in figures for pair in _drawn(scale, name)]
-
-    there = set(rows["metric"])
-    metrics = [metric for metric in dict.fromkeys(metric for metric, _ in drawn) if metric in there]
-    if not metrics:
-        metrics = sorted(there, key=lambda metric: (metric != "return", metric))
-    splits = list(dict.fromkeys(rows["split"]))
-    splits.sort(key=[*dict.fromkeys(split for _, split in drawn), *splits].index)
-    evaluation = section(environment_mapping(scale, env), "evaluation")
-    in_context = evaluation.get("protocol", "in_context") == "in_context"
-
-    found: dict[str, float] = {}
-    for metric in metrics:
-        for split in splits:
-            here = rows[(rows["metric"] == metric) & (rows["split"] == split)]
-            if here.empty:
-                continue
-            here = here[here["step"] == here["step"].max()]
-            words = metric.replace("_", " ")
-            count = here["episode"].max() + 1
-            if in_context and count > 1:
-                here = here[here["episode"] >= count - LAST_EPISODES]
-                words += f", {episodes_meant(min(count, LAST_EPISODES)).removeprefix('the ')}"
-            if len(splits) > 1:
-                words += {"eval": ", unseen tasks", "train": ", training tasks"}.get(split, f", {split}")
-            found[words] = float(here.groupby("task")["value"].mean().mean())
-    return found
-
-
-@remembered
-def _drawn(scale: str, figure: str) -> list[tuple[str, str]]:
-    """(metric, split) of the scores that a figure draws."""
-    chosen = figure_settings(scale, figure)
-    fields = registry.kind(chosen.kind).Options.model_fields
-    defaults = {"metric": "return", "split": "eval"} | {name: field.default for name, field in fields.items()}
-    metrics = one_or_more(chosen.options.get("metric") or defaults["metric"])
-    splits = one_or_more(chosen.options.get("split") or defaults["split"])
-    return list(itertools.product(metrics, splits))

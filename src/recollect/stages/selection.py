@@ -105,6 +105,16 @@ def chosen_figures(wanted: Iterable[str] | None) -> list[str]:
     return list(dict.fromkeys(chosen)) or list(default.figures)
 
 
+def snakemake_for(path: Path, figures: Iterable[str]) -> str:
+    """The command that makes what is about some figures, e.g. a report; without `--config` it is about the default ones."""
+    default, figures = default_selection(), tuple(figures)
+    if figures == default.figures:
+        return f"snakemake {path}"
+    of_set = (name for name, listed in default.sets.items() if listed == figures)
+    chosen = figures[0] if len(figures) == 1 else next(of_set, f"'[{','.join(figures)}]'")
+    return f"snakemake --config figures={chosen} -- {path}"
+
+
 def _of_name(name: str, sets: Mapping[str, Iterable[str]]) -> list[str]:
     """What `all`, a set, a paper (`radt`, `helm`, ...) or a figure stands for."""
     if name == "all":

@@ -27,8 +27,10 @@ def sweep(
     trials: int | None = None,
     more: Sequence[str] = (),
     start: Callable[[Sequence[str]], int],
-) -> str:
-    """Make the runs, write the table of their final scores as CSV, and give it as text, with a mean over seeds in each row.
+) -> None:
+    """Make the runs, write the table of their final scores as CSV, and print it with a mean over seeds in each row.
+
+    Where runs are missing, what is there is printed all the same.
 
     Args:
         changes: `KEY=VALUE,VALUE` for each key; in a search also `KEY=LOW..HIGH`.
@@ -51,14 +53,16 @@ def sweep(
     else:
         cells = proposed(of, trials)
     table, files = of.table(cells), of.files(cells)
-    text = missing = f"{len(files) - len(table)} of {len(files)} runs are not there"
     if len(table):
         there = [path for _, _, path in files if path.is_file()]
         with sealing(of.place, kind="sweep", provenance=describe("", "", there)) as temp:
             table.to_csv(temp, index=False, float_format="%.6g", lineterminator="\n")
         means = table.drop(columns="seed").groupby(list(of.axes), sort=False).mean().reset_index()
-        text = f"{means.to_string(index=False, float_format='{:.4g}'.format)}\n\nof each seed: {of.place}"
+        print(f"{means.to_string(index=False, float_format='{:.4g}'.format)}\n\nof each seed: {of.place}")
+    missing = f"{len(files) - len(table)} of {len(files)} runs are not there"
     if of.failed:
-        do = "mend it, then give the same command again: what is made is kept"
-        raise UserError(f"{missing}\n{text}", where="Snakemake's messages above", do=do)
-    return text
+        what = missing if len(table) < len(files) else "some run was not made anew: the table has its older scores"
+        do = "where a run failed, mend what it says; then give the same command again: what is made is kept"
+        raise UserError(what, where="Snakemake's messages above", do=do)
+    if len(table) < len(files):  # a dry run, for one
+        print(missing)

@@ -13,6 +13,7 @@ from recollect.artifacts.sealed import read_table
 from recollect.settings.overrides import method_with
 from recollect.settings.resolve import resolve
 from recollect.stages import paths
+from recollect.stages.identity import how_to_make
 from recollect.stages.provenance import digest
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class Sweep:
         for cell in cells:
             resolve(self.scale, self.env, self.name(cell), self.seeds[0])
         wanted = [str(path) for _, _, path in self.files(cells)]
-        print(f"{len(wanted)} runs: {len(cells)} settings", file=sys.stderr, flush=True)
+        runs, settings = (f"{n} {noun}{'s' * (n != 1)}" for n, noun in ((len(wanted), "run"), (len(cells), "setting")))
+        print(f"{runs}: {settings}", file=sys.stderr, flush=True)
         status = self.start([sys.executable, "-m", "snakemake", "--keep-going", *self.more, "--", *wanted])
         self.failed = self.failed or status != 0
 
@@ -70,11 +72,12 @@ class Sweep:
         """A row for each run that is there: what was set, its seed, its final scores."""
         import pandas as pd
 
-        from recollect.stages.report_rows import final_scores
+        from recollect.stages.final_scores import final_scores
 
         rows = []
         for cell, seed, path in self.files(cells):
             if path.is_file():
-                scores = final_scores(read_table(path, kind="scores"), self.scale, self.env, ())
+                table = read_table(path, kind="scores", input_from=how_to_make(path))
+                scores = final_scores(table, self.scale, self.env, ())
                 rows.append({**cell, "seed": seed, **scores})
         return pd.DataFrame(rows)

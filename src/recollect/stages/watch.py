@@ -16,9 +16,10 @@ from typing import Any
 from recollect.artifacts.live import FILE, points_of, read_live
 from recollect.artifacts.lock import worker
 from recollect.artifacts.sealed import read_table, write_bytes
-from recollect.figures.live_curves import WatchedRun, page, terminal
-from recollect.settings.errors import UserError
-from recollect.settings.resolve import played_method, resolve
+from recollect.figures.live_curves import WatchedRun, known_metrics, page, terminal
+from recollect.settings.errors import UserError, nearest
+from recollect.settings.loading import names as known
+from recollect.settings.resolve import base_method, environment_mapping, played_method, resolve, scale_settings
 from recollect.stages import paths
 
 _FOLDER = re.compile(
@@ -45,12 +46,14 @@ def watch(
         target: a page that is written instead.
 
     Raises:
-        UserError: a folder is none of runs; there is no such run; a run is not trained; the extra is not installed.
+        UserError: a folder is none of runs; there is no such run; a run is not trained; none can have a metric.
     """
     runs = found(folders, names)
 
     def now() -> list[WatchedRun]:
         return [state_of(root, run) for root, run in runs]
+
+    _check_metrics(now(), metrics)
 
     try:
         if target is not None:
@@ -64,21 +67,15 @@ def watch(
 def found(folders: Sequence[Path], names: Mapping[str, Sequence[str]]) -> list[tuple[Path, Names]]:
     """The runs that are asked for, each with the folder in which its `results` lie; without any word those in training."""
     wanted = {name: [str(one) for one in names.get(name) or ()] for name in _NAMES}
-    asked: list[tuple[Path, dict[str, Sequence[str]]]] = [_in_folder(folder) for folder in folders]
+    asked = [(str(folder), *_in_folder(folder)) for folder in folders]
     if any(wanted.values()) or not folders:
-        asked.append((Path(), {name: given or ["*"] for name, given in wanted.items()}))
+        asked.append(("", Path(), {name: given or ["*"] for name, given in wanted.items()}))
     runs: dict[str, tuple[Path, Names]] = {}
-    for root, selection in asked:
+    for folder, root, selection in asked:
         for one in _each(selection):
             there = _there(root, one, live=not folders and not any(wanted.values()))
-            if not there and "*" in one.values():
-                said = " ".join(f"--{name} {value}" for name, value in one.items() if value != "*")
-                do = "start one (`recollect run`), or name all of scale, env, method and seed of one to come"
-                raise UserError(
-                    "no run is in training" if not said else "there is no such run", where=said or ".", do=do
-                )
             if not there:
-                _check(one)
+                _check(one, folder or " ".join(f"--{name} {value}" for name, value in one.items() if value != "*"))
             for run in there or [one]:
                 runs[str(root / paths.run_folder.of(run))] = (root, run)
     return list(runs.values())
@@ -113,9 +110,20 @@ def _there(root: Path, names: Names, *, live: bool) -> list[Names]:
     return sorted(runs, key=lambda run: (*(run[name] for name in _NAMES[:3]), int(run["seed"])))
 
 
-def _check(names: Names) -> None:
-    """Refuse a run that can never be."""
+def _check(names: Names, said: str) -> None:
+    """Refuse a run that can never be, and runs of which some name was left open and none is there.
+
+    Args:
+        said: what was typed.
+    """
     scale, env, method = (names[name] for name in _NAMES[:3])
+    try:
+        _check_names(scale, env, method)
+    except UserError as error:
+        raise UserError(error.what, where=said, do=error.do) from error
+    if "*" in names.values():
+        do = "start one (`recollect run`), or name all of scale, env, method and seed of one to come"
+        raise UserError("there is no such run" if said else "no run is in training", where=said or ".", do=do)
     if resolve(scale, env, method, int(names["seed"])).method.evaluation_only:
         played = played_method(scale, env, method)
         raise UserError(
@@ -123,10 +131,28 @@ def _check(names: Names) -> None:
         )
 
 
+def _check_names(scale: str, env: str, method: str) -> None:
+    """Refuse a name that is not configured; `*` stands for any."""
+    if scale != "*":
+        scale_settings(scale)
+    if method != "*" and base_method(method) not in known("methods"):
+        raise UserError(f"no method named '{method}'", where="config/methods", do=nearest(method, known("methods")))
+    if "*" not in (scale, env):
+        environment_mapping(scale, env)
+
+
+def _check_metrics(runs: Sequence[WatchedRun], metrics: Sequence[str]) -> None:
+    """Refuse a metric that no run has logged, where all have ended; others may log it yet."""
+    logged = known_metrics(runs)
+    for metric in metrics:
+        if metric not in logged and all(run.ended for run in runs):
+            raise UserError(f"no run has logged '{metric}'", where="--metric", do=nearest(metric, logged))
+
+
 def state_of(root: Path, run: Names) -> WatchedRun:
     """A run as it stands."""
     checkpoints, table = root / paths.checkpoints.of(run), root / paths.train_table.of(run)
-    name = f"{run['env']} {run['method']} seed {run['seed']}"
+    name = f"{run['scale']} {run['env']} {run['method']} seed {run['seed']}"
     host = worker(checkpoints)
     _, points = read_live(checkpoints / FILE)
     if (checkpoints / FILE).exists():

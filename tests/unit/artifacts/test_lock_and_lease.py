@@ -308,7 +308,7 @@ def test_without_a_gpu_auto_is_the_cpu_and_cuda_is_refused(tmp_path: Path, monke
         pass
     with device_lease("cpu", 1, tmp_path, ["GPU-a"]) as device:
         assert device == "cpu" and "CUDA_VISIBLE_DEVICES" not in os.environ
-    with pytest.raises(UserError, match="not known"), device_lease("gpu", 1, tmp_path, ["GPU-a"]):  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="unknown device"), device_lease("gpu", 1, tmp_path, ["GPU-a"]):  # type: ignore[arg-type]
         pass
 
 

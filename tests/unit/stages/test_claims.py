@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from recollect.artifacts.scores import scores_frame
 from recollect.artifacts.sealed import read_json, write_table
 from recollect.artifacts.sealed import read_table as read
-from recollect.cli import app
+from recollect.cli import app, main
 from recollect.settings.claims import PAPERS, claims_of
 from recollect.settings.errors import UserError
 from recollect.stages import paths
@@ -107,17 +107,71 @@ def test_scores_close_to_each_other_decide_nothing(said: dict[str, Any]) -> None
     assert found["verdict"] == "undecided" and "across" in found["why"]
 
 
-def test_strict_fails_unless_all_hold_and_the_table_is_markdown(said: dict[str, Any]) -> None:
+WORDS = ["claims", "--scale", SCALE, "--figure", FIGURE]
+
+
+def asked(*words: str) -> str:
+    """What `recollect claims` prints."""
+    done = CliRunner().invoke(app, [*WORDS, *words], catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.output
+
+
+def test_strict_fails_unless_all_hold_and_a_table_is_markdown(
+    said: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     scored("ad", 5, 5)
     scored("dt", 3, 3)
     assert judged(said)["verdict"] == "holds"
-    words = ["claims", "--scale", SCALE, "--figure", FIGURE]
-    done = CliRunner().invoke(app, [*words, "--strict"], catch_exceptions=False)
-    assert done.exit_code == 0 and "| ✓ holds | RA-DT: AD ends above DT. (figure 3) | AD minus DT | 1.99" in done.output
+    assert "| ✓ holds | RA-DT: AD ends above DT. (figure 3) | AD minus DT | 1.99" in asked("--strict", "--table")
     scored("dt", 9, 9)
-    assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+    assert "contradicted" in asked()
     with pytest.raises(UserError, match="1 of 1 claims do not hold: one"):
-        CliRunner().invoke(app, [*words, "--strict"], catch_exceptions=False)
+        asked("--strict")
+    # The table stands where it can be put into a file, the message beside it.
+    monkeypatch.setattr("sys.argv", ["recollect", *WORDS, "--strict", "--table"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    told = capsys.readouterr()
+    assert "| ✗ contradicted |" in told.out and "AD minus DT" not in told.err and "do not hold" in told.err
+    paths.scores(SCALE, ROOM, "dt", 0).unlink()
+    with pytest.raises(UserError, match="1 of 1 claims lack runs: one"):
+        asked("--strict")
+
+
+def test_a_terminal_gets_the_columns_below_each_other(said: dict[str, Any]) -> None:
+    scored("ad", 5, 5)
+    scored("dt", 3, 3)
+    Path("config/claims/one.yaml").parent.mkdir(exist_ok=True)
+    two = contrast() + contrast(says="AD minus four, a number", that=4.0)
+    Path("config/claims/one.yaml").write_text(yaml.safe_dump({**said, "contrasts": two}))
+    lines = asked().splitlines()
+    assert lines[2] == "✓ holds: RA-DT, AD ends above DT. (figure 3; one)" and lines[-1] == "1 holds"
+    assert (
+        len({line.index(cell) for line, cell in zip(lines[:1] + lines[3:5], ("wanted", "> 0", "> 0"), strict=True)})
+        == 1
+    )
+
+
+def test_where_no_claim_is_judged_that_is_said_with_the_scales_at_which_it_is(said: dict[str, Any]) -> None:
+    path = Path("config/claims/one.yaml")
+    path.parent.mkdir(exist_ok=True)
+    assert asked() == f"no claim about these figures is judged at scale {SCALE}\n"
+    path.write_text(yaml.safe_dump({**said, "scales": {"smoke": {}}}))
+    assert f"{path}: judged at " in asked() and "smoke" in asked() and "| claim |" in asked("--table")
+    with pytest.raises(UserError, match=f"no claim is judged\n.*at scale {SCALE}"):
+        asked("--strict")
+
+
+def test_a_damaged_score_table_is_made_anew_by_snakemake(said: dict[str, Any]) -> None:
+    scored("ad", 5, 5)
+    scored("dt", 3, 3)
+    judged(said)
+    path = paths.scores(SCALE, ROOM, "dt", 0)
+    path.write_bytes(path.read_bytes()[:-1])
+    for command in (asked, lambda: figure(SCALE, FIGURE)):
+        with pytest.raises(UserError, match=f"delete it and then make it with `snakemake {path}`"):
+            command()
 
 
 def test_asking_about_claims_leaves_what_the_workflow_wrote_alone(said: dict[str, Any]) -> None:
@@ -127,11 +181,9 @@ def test_asking_about_claims_leaves_what_the_workflow_wrote_alone(said: dict[str
     judged(said)
     written = paths.claims(SCALE).read_bytes()
     scored("dt", 9, 9)
-    words = ["claims", "--scale", SCALE, "--figure", FIGURE]
-    asked = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert "✗ contradicted" in asked.output and paths.claims(SCALE).read_bytes() == written
-    told = CliRunner().invoke(app, [*words, "--write"], catch_exceptions=False)
-    assert told.output == asked.output
+    text = asked()
+    assert "✗ contradicted" in text and paths.claims(SCALE).read_bytes() == written
+    assert asked("--write") == text
     (found,) = read_json(paths.claims(SCALE), kind="claims")["claims"]
     assert found["verdict"] == "contradicted"
 

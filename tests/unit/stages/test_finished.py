@@ -9,8 +9,11 @@ import made_results
 import pytest
 
 from recollect import cli
+from recollect.settings.errors import UserError
 from recollect.stages.claims import claims
+from recollect.stages.inputs import report_inputs
 from recollect.stages.selection import default_selection
+from recollect.stages.table import STAGES
 
 
 def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
@@ -57,6 +60,27 @@ def test_verdicts_stand_beside_the_figures_and_end_what_is_said(
     lines = said(capsys, monkeypatch, "finished").splitlines()
     assert " ".join(lines[1].split()) == f"results/demo/figures/{few}.pdf ✓ rises it does (not there yet)"
     assert lines[-1] == "Claims: 1 holds (results/demo/claims.json)"
+
+
+def test_about_one_figure_the_commands_are_about_that_figure(
+    workdir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure = "radt_dark_room_10x10"
+    lines = said(capsys, monkeypatch, "finished", "--scale", "demo", figure).splitlines()
+    assert lines[-2:] == [
+        f"Report: make it with `snakemake --config figures={figure} -- results/demo/report.html`",
+        f"Claims: judge them with `snakemake --config figures={figure} -- results/demo/claims.json`",
+    ]
+    assert "--config figures=demo_all --" in said(capsys, monkeypatch, "finished", "--scale", "demo", "demo_all")
+    assert "--config figures='[helm_tokens,radt_grid_worlds]' --" in said(
+        capsys, monkeypatch, "finished", "--scale", "demo", "helm_tokens", "radt_grid_worlds"
+    )
+    for file in report_inputs("demo", figure).values():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    Path("results/demo/claims.json").unlink()
+    with pytest.raises(UserError, match=f"`snakemake --config figures={figure} -- results/demo/claims.json`"):
+        STAGES["report"].run("demo", [figure])
 
 
 @pytest.mark.parametrize(

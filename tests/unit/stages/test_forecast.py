@@ -9,14 +9,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from recollect.artifacts.sealed import write_json
+from recollect.cli import app
 from recollect.common.work import Work
 from recollect.helm import work as of_helm
 from recollect.helm.language_history import EVALUATION_BYTES
 from recollect.helm.ppo_lstm import pieces
 from recollect.settings.errors import UserError
 from recollect.stages import paths, records, try_out
+from recollect.stages.cost_table import cost_table
 from recollect.stages.forecast import forecast, measurements, memory_of_largest, said_time
 from recollect.stages.machines import Machine
 from recollect.stages.plan import Plan
@@ -68,6 +71,35 @@ def test_a_forecast_of_two_runs_is_what_a_person_reckons(made: Path) -> None:
     assert cost.wall == 100 + TRAIN + EVALUATE + FIGURE
     assert forecast("smoke", ["one"], devices=1, measured=GENERATED).wall == cost.seconds()
     assert "2 jobs at a time" in cost.text() and "measured 1" in cost.text() and "recorded 2" in cost.text()
+
+
+def test_what_remains_is_what_is_missing_or_stale_and_what_waits_for_it(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = forecast("smoke", ["one"], measured=GENERATED)
+    assert forecast("smoke", ["one"], measured=GENERATED, only_remaining=True).plan == whole.plan
+    there = {GENERATE, Job("run", *RUN)}  # one of two seeds; the figure waits for the other
+    for job in whole.plan.needs:
+        for path in STAGES[job.stage].makes(job):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+    monkeypatch.setattr("recollect.stages.plan._is_of_today", lambda job: job in there or job.stage == "figure")
+    rest = forecast("smoke", ["one"], measured=GENERATED, only_remaining=True)
+    assert [job.stage for job in rest.plan.needs] == ["run", "figure"]
+    assert (
+        rest.seconds() == TRAIN + EVALUATE + FIGURE and "figure" in rest.text() and "| `one` | 2 |" in cost_table(rest)
+    )
+    monkeypatch.setattr("recollect.stages.plan._is_of_today", lambda job: True)
+    done = forecast("smoke", ["one", "two"], measured=GENERATED, only_remaining=True)
+    assert [job.env for job in done.plan.needs] == ["two"]
+    for path in STAGES["figure"].makes(Job("figure", "smoke", "two")):
+        path.touch()
+    assert "nothing would run" in forecast("smoke", ["one", "two"], only_remaining=True).text()
+
+
+def test_jobs_are_another_word_for_devices(made: Path) -> None:
+    done = CliRunner().invoke(app, ["forecast", "one", "--scale", "smoke", "--jobs", "3"], catch_exceptions=False)
+    assert "with 3 jobs at a time" in done.output
 
 
 def test_where_a_machine_sees_images_again_only_learning_from_them_takes_less_time(workdir: Path) -> None:

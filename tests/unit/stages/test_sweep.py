@@ -38,8 +38,8 @@ class Runs:
         return 1 if any(words in path for words in self.failing for path in wanted) else 0
 
 
-def swept(start: Any, *changes: str, seeds: Sequence[int] = (0, 1), more: Sequence[str] = ()) -> str:
-    return sweep("smoke", ENV, METHOD, seeds, changes, more=more, start=start)
+def swept(start: Any, *changes: str, seeds: Sequence[int] = (0, 1), more: Sequence[str] = ()) -> None:
+    sweep("smoke", ENV, METHOD, seeds, changes, more=more, start=start)
 
 
 def test_values_have_the_form_that_they_have_in_names() -> None:
@@ -52,9 +52,9 @@ def test_values_have_the_form_that_they_have_in_names() -> None:
         axes(["learning_rate"])
 
 
-def test_each_combination_and_seed_is_a_run_by_its_own_name() -> None:
+def test_each_combination_and_seed_is_a_run_by_its_own_name(capsys: pytest.CaptureFixture[str]) -> None:
     runs = Runs()
-    text = swept(runs, "learning_rate=1e-3,3e-4", "sequence.width=8,16", more=["--cores", "1"])
+    swept(runs, "learning_rate=1e-3,3e-4", "sequence.width=8,16", more=["--cores", "1"])
     (command,) = runs.commands
     names = [method_with(METHOD, [f"learning_rate={a}", f"sequence.width={b}"]) for a in (1e-3, 3e-4) for b in (8, 16)]
     expected = [str(paths.scores("smoke", ENV, name, seed)) for name in names for seed in (0, 1)]
@@ -62,6 +62,7 @@ def test_each_combination_and_seed_is_a_run_by_its_own_name() -> None:
     (place,) = Path("results/smoke/sweeps").rglob("*.csv")
     table = pd.read_csv(place)
     assert list(table["return"]) == [10, 11, 10, 11, 0, 1, 0, 1] and list(table["seed"]) == [0, 1] * 4
+    text = capsys.readouterr().out
     assert "10.5" in text and "0.0003" in text and str(place) in text
 
 
@@ -77,12 +78,21 @@ def test_a_wrong_key_or_value_is_refused_before_anything_runs() -> None:
     assert not runs.commands
 
 
-def test_what_failed_is_said_and_what_was_made_is_in_the_table() -> None:
-    with pytest.raises(UserError, match=r"(?s)2 of 4 runs are not there.*10\.5.*give the same command again"):
+def test_what_failed_is_said_and_what_was_made_is_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match=r"^2 of 4 runs are not there\n.*\n.*give the same command again"):
         swept(Runs("0.0003"), "learning_rate=1e-3,3e-4")
+    assert "10.5" in capsys.readouterr().out  # the table, where it can be put into a file
     swept(Runs(), "learning_rate=1e-3,3e-4")
     (place,) = Path("results/smoke/sweeps").rglob("*.csv")
     assert len(pd.read_csv(place)) == 4
+
+
+def test_without_a_single_run_that_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError) as refused:
+        swept(Runs("0.0003"), "learning_rate=3e-4", seeds=(0,))
+    assert str(refused.value).count("1 of 1 runs are not there") == 1
+    said = capsys.readouterr()
+    assert said.out == "" and said.err == "1 run: 1 setting\n"
 
 
 def test_two_sweeps_have_tables_of_their_own_and_a_long_grid_a_short_name() -> None:
@@ -92,7 +102,7 @@ def test_two_sweeps_have_tables_of_their_own_and_a_long_grid_a_short_name() -> N
     assert len(found) == 3 and max(len(path.name) for path in found) < 255
 
 
-def test_a_search_proposes_towards_what_scores_high_and_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_proposes_towards_what_scores_high_and_the_same_again(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("optuna")
     told: list[str] = []
 
@@ -108,8 +118,9 @@ def test_a_search_proposes_towards_what_scores_high_and_the_same_again(monkeypat
             return 0
 
     words = ("learning_rate=1e-5..0.1", "sequence.width=8,16")
-    first = sweep("smoke", ENV, METHOD, (0,), words, trials=8, start=Peak())
-    again = sweep("smoke", ENV, METHOD, (0,), words, trials=8, start=Peak())
-    assert first == again and told[:8] == told[8:] and len(set(told)) > 4
+    sweep("smoke", ENV, METHOD, (0,), words, trials=8, start=Peak())
+    first = capsys.readouterr().out
+    sweep("smoke", ENV, METHOD, (0,), words, trials=8, start=Peak())
+    assert first == capsys.readouterr().out and told[:8] == told[8:] and len(set(told)) > 4
     with pytest.raises(UserError, match="no range of numbers"):
         sweep("smoke", ENV, METHOD, (0,), ("learning_rate=low..high",), trials=1, start=Peak())

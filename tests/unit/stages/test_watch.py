@@ -6,6 +6,7 @@ import io
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,19 @@ def test_what_cannot_be_watched_is_said(workdir: Path) -> None:
         found([Path("config/figures")], {})
     with pytest.raises(UserError, match=r"no such run[\s\S]*--env " + ENV):
         found([], {"scale": ["smoke"], "env": [ENV]})
+    with pytest.raises(UserError, match="did you mean 'demo'") as refused:
+        found([], {"scale": ["demmo"], "env": [ENV]})
+    assert refused.value.where == f"--scale demmo --env {ENV}"
+    for wrong in ({"env": ["tmaze_pasive_5"]}, {"method": ["dqn_lstmm"]}):
+        with pytest.raises(UserError, match=r"did you mean 'tmaze_passive|did you mean 'dqn_lstm'"):
+            found([], {"scale": ["smoke"], **wrong})
+    folder = Path("results/smoke/runs/tmaze_pasive_5")
+    with pytest.raises(UserError, match="did you mean 'tmaze_passive") as refused:
+        found([folder], {})
+    assert refused.value.where == str(folder)
+    ended(0)
+    with pytest.raises(UserError, match=r"no run has logged 'critic_los'[\s\S]*did you mean 'critic_loss'"):
+        watch([paths.run_folder("smoke", ENV, "dqn_ff", 0)], {}, metrics=["critic_los"], once=True)
     with pytest.raises(UserError, match="did you mean 'tmaze_passive'"):
         found([], {"scale": ["smoke"], "env": ["tmaze_pasive_5"], "method": ["dqn_ff"], "seed": ["0"]})
     with pytest.raises(UserError, match=r"'radt.greedy' is not trained[\s\S]*watch 'radt'"):
@@ -125,14 +139,40 @@ def test_a_terminal_shows_every_run_and_a_panel_per_metric(workdir: Path) -> Non
     assert max(map(len, lines)) <= 120
 
 
-def test_without_the_extra_the_message_names_it_and_the_page_needs_none(
-    workdir: Path, monkeypatch: pytest.MonkeyPatch
+def shown_at(width: int, runs: list[WatchedRun], metrics: Sequence[str] = ()) -> list[str]:
+    """The lines of a terminal."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=width, height=40)
+    console.print(terminal(runs, metrics, width, 40))
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def test_a_name_is_never_cut_and_says_its_scale(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotext", None)
+    runs = [state(0, "dqn_gpt"), state(0, "dqn_gpt.context=10,learning_rate=0.001")]
+    begun(1)
+    lines = shown_at(80, [*runs, state(1)])
+    assert "…" not in "".join(lines) and max(map(len, lines)) <= 80 and "● smoke" in lines[1]
+
+
+def test_a_metric_that_no_run_has_logged_so_far_is_said(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotext", None)
+    begun(0)
+    said = "No run has logged 'critic_los' so far: did you mean 'critic_loss'?"
+    assert said in shown_at(120, [state(0)], ["critic_los"])
+    assert said.replace("'", "&#x27;") in page([state(0)], ["critic_los"], every=5)
+
+
+def test_without_the_extra_the_runs_are_shown_without_curves_and_the_page_needs_none(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended(0)
     monkeypatch.setitem(sys.modules, "plotext", None)
     runs = [paths.run_folder("smoke", ENV, "dqn_ff", 0)]
-    with pytest.raises(UserError, match="`pip install plotext`"):
-        watch(runs, {}, once=True)
+    watch(runs, {}, once=True)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "trained, not scored" in told and "0.025" in told and "pip install -e '.[watch]'" in told
     watch(runs, {}, target=Path("page.html"))
     assert "trained, not scored" in Path("page.html").read_text()
 

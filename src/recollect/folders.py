@@ -1,0 +1,54 @@
+"""Where calls from Python work: in the folder that has the configuration, or in one that is named."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from recollect.settings.catalogue import check_mine_folder
+from recollect.settings.errors import UserError
+from recollect.settings.still import held_still
+
+
+@contextlib.contextmanager
+def inside(folder: str | Path | None, config: Path | None = None) -> Iterator[tuple[Path, Path]]:
+    """For as long as a block lasts: a folder as working directory, with a configuration and the `mine` beside that.
+
+    Yields both folders. Without `folder` it is that of the configuration, or where RECOLLECT_CONFIG names one, this one.
+
+    Raises:
+        UserError: there is no such folder, or no configuration.
+    """
+    if config is None:  # else the variable was set here
+        check_mine_folder()
+    named = os.environ.get("RECOLLECT_CONFIG")
+    wanted = None if folder is None else Path(folder).absolute()
+    if wanted is not None and not wanted.is_dir():
+        do = "make it first, or leave `folder` out to work beside the configuration"
+        raise UserError("there is no such folder", where=wanted, do=do)
+    found = config or (Path(named).absolute() if named else _config(wanted))
+    at = wanted or (Path.cwd() if named else found.parent)
+    mine = Path(os.environ.get("RECOLLECT_MINE") or found.parent / "mine").absolute()
+    before = dict(os.environ)
+    os.environ.update(RECOLLECT_CONFIG=str(found), RECOLLECT_MINE=str(mine))
+    try:
+        with contextlib.chdir(at), held_still():
+            yield at, found
+    finally:
+        for name in ("RECOLLECT_CONFIG", "RECOLLECT_MINE"):
+            os.environ.pop(name)
+            if name in before:
+                os.environ[name] = before[name]
+
+
+def _config(folder: Path | None) -> Path:
+    """The configuration in or above a folder, in or above the working directory, or in the clone of the package."""
+    starts = [place for place in (folder, Path.cwd()) if place is not None]
+    clone = Path(__file__).resolve().parents[2]
+    for place in (*(above for start in starts for above in (start, *start.parents)), clone):
+        if (place / "config" / "scales").is_dir():
+            return place / "config"
+    do = "call this in a clone of the repository, or name its folder `config` by the variable RECOLLECT_CONFIG"
+    raise UserError("no configuration is found: no folder `config` here or above", where=Path.cwd(), do=do)

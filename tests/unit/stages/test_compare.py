@@ -1,0 +1,88 @@
+"""Two methods are compared as a claim compares them, by the runs that both have finished; what is missing is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from made_results import ROOM, SCALE, claim, configure
+from typer.testing import CliRunner
+
+from recollect.artifacts.scores import scores_frame
+from recollect.artifacts.sealed import write_table
+from recollect.cli import app
+from recollect.settings.errors import UserError
+from recollect.stages import paths
+from recollect.stages.claims import verdicts
+from recollect.stages.compare import compare
+
+
+def scored(method: str, level: float, seeds: range, tasks: int = 3) -> None:
+    """Returns of ten episodes around a level; those of the first five are far off it."""
+    for seed in seeds:
+        rng = np.random.default_rng([seed, *method.encode()])
+        value_TE = level + rng.normal(0, 0.1, (tasks, 10)) - 100 * (np.arange(10) < 5)
+        frame = scores_frame(
+            env=ROOM, method=method, seed=seed, step=10, split="eval", task=np.arange(tasks)[:, None],
+            episode=np.arange(10), metric="return", value=value_TE,
+        )  # fmt: skip
+        write_table(paths.scores(SCALE, ROOM, method, seed), frame, kind="scores")
+
+
+def test_the_difference_and_its_interval_are_those_of_a_claim_about_the_same_runs(workdir: Path) -> None:
+    scored("ad", 5, range(4))
+    scored("dt", 3, range(3))
+    text = compare(SCALE, ROOM, "ad", "dt", [])
+    assert text.startswith(f"ad minus dt on {ROOM} at scale {SCALE}: return, the last 5 episodes")
+    assert "seeds          0, 1, 2\n  tasks          3 (eval)" in text
+    assert text.endswith("left out, as the other method has no such seed: ad 3")
+    claim("apart", configure("few", [ROOM], ["ad", "dt"], range(3), kind="in_context_curve"))
+    path = Path("config/claims/apart.yaml")
+    arms = {"this": {"env": ROOM, "method": "ad", "episodes": [0.5, 1.0]}, "that": {"method": "dt"}}
+    path.write_text(
+        yaml.safe_dump({**yaml.safe_load(path.read_text()), "contrasts": [{"says": "AD minus DT", **arms}]})
+    )
+    ((contrast,),) = (found["contrasts"] for found in verdicts(SCALE, ["few"]))
+    lines = text.splitlines()
+    assert f"{contrast['value']:.3g}" in lines[1]
+    assert lines[2] == f"  95 % interval  {contrast['low']:.3g} to {contrast['high']:.3g}"
+
+
+def test_few_seeds_are_said_and_one_has_no_interval(workdir: Path) -> None:
+    for method in ("ad", "dt"):
+        scored(method, 5, range(3))
+    assert "2 seeds are fewer than 3" in compare(SCALE, ROOM, "ad", "dt", [0, 2])
+    one = compare(SCALE, ROOM, "ad", "dt", [1])
+    assert "one seed is fewer than 3" in one and "interval" not in one and "left out" not in one
+    assert "fewer" not in compare(SCALE, ROOM, "ad", "dt", [])
+
+
+def test_what_is_missing_or_unknown_is_named(workdir: Path) -> None:
+    scored("ad", 5, range(2))
+    with pytest.raises(UserError, match="ad has 0, 1; dt has none") as refused:
+        compare(SCALE, ROOM, "ad", "dt", [])
+    assert f"`snakemake {paths.scores(SCALE, ROOM, 'dt', 0)}`" in refused.value.do
+    scored("dt", 5, range(1))
+    with pytest.raises(UserError, match="1 of 2 runs of 'dt' have no scores") as refused:
+        compare(SCALE, ROOM, "ad", "dt", [0, 1])
+    assert str(paths.scores(SCALE, ROOM, "dt", 1)) in refused.value.do
+    for wrong, said in (
+        ((SCALE, ROOM, "ad", "ddt", []), "did you mean"),
+        ((SCALE, "dark_rom_10x10", "ad", "dt", []), "dark_room_10x10"),
+        ((SCALE, ROOM, "ad", "dt", [], "retrn"), "did you mean 'return'"),
+        ((SCALE, ROOM, "ad", "ad", []), "with itself"),
+    ):
+        with pytest.raises(UserError, match=said):
+            compare(*wrong)  # type: ignore[arg-type]
+    scored("dt", 5, range(2), tasks=2)
+    assert "tasks          1 (eval)" in compare(SCALE, ROOM, "ad", "dt", [])  # other tasks: only their means are paired
+
+
+def test_the_command_takes_the_scale_of_the_configuration(workdir: Path) -> None:
+    for method in ("ad", "dt"):
+        scored(method, 5, range(3))
+    (workdir / "config/config.yaml").write_text(f"scale: {SCALE}\nfigures: radt_dark_room_10x10\n")
+    done = CliRunner().invoke(app, ["compare", "ad", "dt", "--env", ROOM], catch_exceptions=False)
+    assert done.exit_code == 0 and f"at scale {SCALE}" in done.output
