@@ -40,6 +40,7 @@ from recollect.settings.resolve import (
 )
 from recollect.settings.still import held_still, prepare
 from recollect.settings.strict_yaml import readable
+from recollect.stages.figure import references
 from recollect.stages.inputs import generate_inputs
 from recollect.stages.pairs import check_figure, check_names, check_pair, named_by
 from recollect.stages.provenance import embedder_of
@@ -59,6 +60,8 @@ def check() -> str:
         for figure in names("figures"):
             checked_figure(scale, figure)  # not by `check_once`: its kind is imported, which draws
             check_figure(scale, figure)
+            with named_by(scale, figure):
+                references(figure_settings(scale, figure))
         claims_of(scale)
     for env in names("environments"):  # also where no figure shows it
         with_options(environment_settings(names("scales")[0], env))

@@ -25,15 +25,24 @@ from recollect.stages.stage import Job, Resources, Stage
 from recollect.stages.stand_ins import stand_ins
 
 if TYPE_CHECKING:
-    from recollect.figures.spec import FigureSpec, JudgedClaim
+    from recollect.figures.spec import FigureSpec, JudgedClaim, Reference
+    from recollect.settings.schema import FigureSettings
 
 LOCK = Path("envs") / "locks" / "base.txt"  # of the repository that the workflow runs in
 
 
+def references(settings: FigureSettings) -> tuple[Reference, ...]:
+    """The published values that a figure shows. Raises UserError: there are none of that name, or none of its panels."""
+    from recollect.figures import reference
+    from recollect.figures.spec import panel_names
+
+    panels = panel_names(settings.environments, settings.options)
+    return reference.resolve(settings.references, panels=panels, methods=settings.methods)
+
+
 def spec_of(scale: str, figure: str) -> FigureSpec:
     """The figure as the drawing code wants it: settings, titles and published values."""
-    from recollect.figures import reference
-    from recollect.figures.spec import figure_spec, panel_names
+    from recollect.figures.spec import figure_spec
 
     settings = figure_settings(scale, figure)
     at_scale = scale_settings(scale)
@@ -43,11 +52,10 @@ def spec_of(scale: str, figure: str) -> FigureSpec:
     random_models = False
     for env, method in product(environments, methods):
         random_models |= provenance.uses_random_model(scale, env, method)
-    panels = panel_names(environments, settings.options)
     values = {
         **settings.model_dump(exclude={"pages"}),
         "scale": scale,
-        "references": reference.resolve(settings.references, panels=panels, methods=methods),
+        "references": references(settings),
         "labels": titles(scale, environments[0], methods),
         "environment_labels": {env: title for env, title in environment_labels.items() if title},
         "published": at_scale.published,

@@ -169,3 +169,12 @@ def test_a_world_whose_own_code_raises_is_refused_with_file_and_line(mine: Path)
     with pytest.raises(UserError, match="the world 'corridor' cannot be made: AttributeError") as refused:
         check_pair("smoke", "corridor", "dqn_lstm")
     assert "mine_of_pairs/corridor.py:4" in refused.value.where
+
+
+def test_published_values_that_a_figure_cannot_show_are_refused_with_its_file_before_it_is_drawn(mine: Path) -> None:
+    a_figure(mine, "dark_room_10x10", "radt")
+    file = mine / "config/figures/own.yaml"
+    file.write_text(file.read_text() + "references: [{published: radt_figure_5}]\n")
+    with pytest.raises(UserError, match="'radt_figure_5' have no curve for dark_room_10x10") as refused:
+        check.check()
+    assert "mine_of_pairs/config/figures/own.yaml" in refused.value.where
