@@ -15,6 +15,7 @@ from recollect.settings.resolve import resolve
 from recollect.stages import paths
 from recollect.stages.identity import how_to_make
 from recollect.stages.provenance import digest
+from recollect.stages.snakemake_command import snakemake_command
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +66,7 @@ class Sweep:
         wanted = [str(path) for _, _, path in self.files(cells)]
         runs, settings = (f"{n} {noun}{'s' * (n != 1)}" for n, noun in ((len(wanted), "run"), (len(cells), "setting")))
         print(f"{runs}: {settings}", file=sys.stderr, flush=True)
-        status = self.start([sys.executable, "-m", "snakemake", "--keep-going", *self.more, "--", *wanted])
+        status = self.start(snakemake_command("--keep-going", *self.more, "--", *wanted))
         self.failed = self.failed or status != 0
 
     def table(self, cells: Sequence[Cell]) -> pd.DataFrame:

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +23,7 @@ from recollect.settings.catalogue import own_packages
 from recollect.settings.errors import UserError
 from recollect.stages import provenance, records
 from recollect.stages.plan import maker, plan, roots
+from recollect.stages.snakemake_command import snakemake_command
 from recollect.stages.snakemake_records import record_path
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
@@ -163,7 +163,7 @@ def stale(scale: str, figures: Iterable[str]) -> dict[Job, str]:
     """
     jobs = [job for figure in figures for job in roots(scale, figure)]
     targets = list(dict.fromkeys(STAGES[job.stage].makes(job)[0].as_posix() for job in jobs))
-    command = [sys.executable, "-m", "snakemake", "--cores", "1", "--dry-run", "--nolock", "--", *targets]
+    command = snakemake_command("--cores", "1", "--dry-run", "--nolock", "--", *targets)
     # A profile of the user's (SNAKEMAKE_PROFILE) groups jobs and prints them otherwise; what is stale is the same.
     plain = {name: value for name, value in os.environ.items() if not name.startswith("SNAKEMAKE_")}
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=plain)
