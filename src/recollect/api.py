@@ -65,11 +65,10 @@ def run(
         raise UserError(f"{changes!r} does not say which settings differ", where="changes", do=do)
     if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) <= LARGEST_SEED:
         raise _no_seed(seed)
-    seed = int(seed)
     if changes:
         method = method_with(method, [f"{key}={_said(value)}" for key, value in changes.items()])
     with inside(folder) as (at, config):
-        return Run(scale, env, method, seed, at, config, resolve(scale, env, method, seed))
+        return Run(scale, env, method, int(seed), at, config, resolve(scale, env, method, int(seed)))
 
 
 @overload
@@ -130,8 +129,7 @@ def train(
     if not seeds:
         raise _no_seed(seed)
     made = {each: run(scale, env, method, each, changes=changes, folder=folder) for each in seeds}
-    first = made[seeds[0]]
-    with first.inside():
+    with (first := made[seeds[0]]).inside():
         check_pair(scale, env, first.method)
 
     def work(each: int) -> None:
