@@ -270,8 +270,11 @@ class TrainerWithCollectors(Trainer):
         if not behind:
             return
         while behind:
-            for pipe in connection.wait(list(behind)):
-                assert isinstance(pipe, Connection)
+            # One that is ahead is looked at, too: it may have died with the turn to write, for which the others then wait.
+            alive = [helper.process.sentinel for helper in self.helpers if helper.process.exitcode is None]
+            for pipe in connection.wait([*behind, *alive]):
+                if not isinstance(pipe, Connection):
+                    continue
                 helper = behind[pipe]
                 try:
                     helper.steps, rows = pipe.recv()
@@ -280,6 +283,9 @@ class TrainerWithCollectors(Trainer):
                 ended.setdefault(helper.part.number, []).extend(rows)
                 if helper.steps >= steps:
                     del behind[pipe]
+            for helper in self.helpers:
+                if helper.process.exitcode:
+                    raise self.lost(helper)
         self.at.env_steps = sum(helper.steps * len(helper.part.actors) for helper in self.helpers)
         self.results = self.collector.means([row for number in sorted(ended) for row in ended[number]])
 

@@ -192,6 +192,29 @@ def test_where_one_collector_is_killed_the_others_end_also_when_it_had_the_turn_
             verify(path, kind="trajectories")
 
 
+def test_a_collector_that_dies_while_it_is_ahead_of_the_others_ends_the_run(tmp_path: Path) -> None:
+    """The one that is behind waits for the turn that the dead one had: nothing comes through its pipe."""
+    context = multiprocessing.get_context("spawn")
+    helpers, ends = [], []
+    for part, steps in zip(amago_processes.parts(2, 2), (0, 12), strict=True):
+        pipe, other = context.Pipe()
+        process = context.Process(target=time.sleep, args=(120,), daemon=True)
+        process.start()
+        helpers.append(amago_processes._Helper(part, process, pipe, steps))
+        ends.append(other)  # held open, as a living collector holds it
+    trainer = object.__new__(amago_processes.TrainerWithCollectors)
+    trainer.helpers = helpers
+    threading.Timer(0.5, helpers[1].process.kill).start()
+    gives_up = threading.Timer(30, ends[0].close)  # who does not notice would wait for ever
+    gives_up.start()
+    with pytest.raises(UserError, match="collector 1 of 2 of this run ended with exit code -9"):
+        trainer.hear(12)
+    gives_up.cancel()
+    for helper in helpers:
+        helper.process.kill()
+        helper.process.join()
+
+
 class SlowAgent(Agent):
     """Plays 20 steps a second: an epoch of 20 steps is one chunk of a second, behind which a file is written."""
 
