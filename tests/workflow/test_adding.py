@@ -139,7 +139,7 @@ def test_a_new_figure_and_a_new_kind_have_their_four_files(tree: Path) -> None:
 
 
 def test_a_claim_of_ones_own_is_judged_without_naming_paper_source_or_scales(tree: Path) -> None:
-    said = run(tree, RUN, "recollect claims --scale tiny --figure corridor").stdout
+    said = run(tree, RUN, "recollect claims --scale tiny --figure corridor --table").stdout
     assert "Your own: A table of actions has no memory" in said and "✓" in said
     caption = json.loads((tree / "results/tiny/figures/corridor.json").read_text())
     assert "best action does not rise" in json.dumps(caption)

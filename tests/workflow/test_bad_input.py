@@ -430,7 +430,7 @@ WRONG_FILES: dict[str, tuple[Change, list[str], tuple[str, ...]]] = {
     "a network of a width that its heads do not divide": (
         edited("scales/smoke", methods__dt__hyperparameters__network__heads=3),
         TRAIN,
-        ("cannot be split into 3 heads", "heads", "multiple of heads"),
+        ("cannot be split into 3 heads", "hyperparameters", "correct 'network'"),
     ),
     "a file where a folder must be": (a_file_in_the_way, TRAIN, ("cannot be used", "checkpoints", "run the same")),
 }

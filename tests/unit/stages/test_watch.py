@@ -116,7 +116,7 @@ def test_what_cannot_be_watched_is_said(workdir: Path) -> None:
     ended(0)
     with pytest.raises(UserError, match=r"no run has logged 'critic_los'[\s\S]*did you mean 'critic_loss'"):
         watch([paths.run_folder("smoke", ENV, "dqn_ff", 0)], {}, metrics=["critic_los"], once=True)
-    with pytest.raises(UserError, match="did you mean 'tmaze_passive'"):
+    with pytest.raises(UserError, match="did you mean 'tmaze_passive_5'"):
         found([], {"scale": ["smoke"], "env": ["tmaze_pasive_5"], "method": ["dqn_ff"], "seed": ["0"]})
     with pytest.raises(UserError, match=r"'radt.greedy' is not trained[\s\S]*watch 'radt'"):
         found([], {"scale": ["smoke"], "env": ["dark_room_10x10"], "method": ["radt.greedy"], "seed": ["0"]})
