@@ -33,6 +33,7 @@ from recollect.stages.selection import default_selection
 from recollect.stages.stage import Job, is_large
 from recollect.stages.table import STAGES
 from recollect.stages.wall_time import joined, wall_seconds
+from recollect.stages.worlds import missing_families
 
 
 def measurements() -> dict[Job, Record]:
@@ -209,6 +210,13 @@ def _lines(cost: Forecast) -> Iterable[str]:
     yield f"disk        {said_bytes(sum(e.disk for e in of.values()))}, and {said_bytes(largest)} of checkpoints while jobs run"
     basis = "of a job that ran here" if cost.memory_measured else "asked for by the rules"
     yield f"memory      {cost.memory / 1000:,.1f} GB for the largest job ({basis})"
+    if families := missing_families(needs):
+        how = ", ".join(f"`make setup FAMILY={family}`" for family in families)
+        yield f"packages    not all are installed here: {how}, or run with `--sdm conda`"
+    fetched = [job for job in needs if job.stage in ("fetch", "fetch_data")]
+    missing = {job.env for job in fetched if not all(path.is_file() for path in STAGES[job.stage].makes(job))}
+    if missing:
+        yield f"network     to fetch {', '.join(sorted(missing))}"
     limit, hours = default_selection().job_hours, cost.hours()
     long = [each for each in hours if each > limit]
     if long and is_large(cost.scale):

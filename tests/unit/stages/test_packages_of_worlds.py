@@ -9,7 +9,7 @@ import pytest
 from recollect.environments.registry import world_names
 from recollect.settings.catalogue import declaration
 from recollect.settings.errors import UserError
-from recollect.stages import worlds
+from recollect.stages import forecast, worlds
 from recollect.stages.stage import Job
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -33,6 +33,15 @@ def test_a_missing_package_is_named_with_the_set_up_that_has_it_unless_jobs_run_
     worlds.check_worlds([job], here=False)
     monkeypatch.setattr(worlds, "find_spec", lambda package: "there")
     worlds.check_worlds([job])
+
+
+def test_a_forecast_says_which_packages_are_missing_and_what_must_be_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worlds, "find_spec", lambda package: None)
+    said = forecast.forecast("paper", ["helm_miniworld"]).text()
+    assert "not all are installed here: `make setup FAMILY=miniworld`" in said
+    assert "network     to fetch clip-rn50" in said and "transfo-xl-wt103" in said
+    monkeypatch.setattr(worlds, "find_spec", lambda package: "there")
+    assert "packages  " not in forecast.forecast("demo", ["amago_dark_key_door"]).text()
 
 
 def test_every_world_that_needs_a_package_of_a_family_declares_it() -> None:
