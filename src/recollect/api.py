@@ -128,8 +128,7 @@ def train(
     seeds: list[Any] = list(seed) if several else [seed]  # type: ignore[arg-type]
     if not seeds:
         raise _no_seed(seed)
-    runs = (run(scale, env, method, each, changes=changes, folder=folder) for each in seeds)
-    made = {each.seed: each for each in runs}
+    made = {one.seed: one for one in (run(scale, env, method, each, changes=changes, folder=folder) for each in seeds)}
     with (first := made[int(seeds[0])]).inside():
         check_pair(scale, env, first.method)
 

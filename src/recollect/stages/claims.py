@@ -12,6 +12,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.loading import config_path
 from recollect.settings.resolve import figure_settings
 from recollect.stages import paths, provenance
+from recollect.stages.columns import columns
 from recollect.stages.identity import how_to_make
 from recollect.stages.selection import snakemake_for
 from recollect.stages.stage import Job, Resources, Stage
@@ -174,21 +175,16 @@ def text(scale: str, figures: Sequence[str], found: Sequence[dict[str, Any]]) ->
     from recollect.figures.claim_rows import counted, marked, numbers
 
     rows = [COLUMNS, *((one["says"], *numbers(one)) for claim in found for one in claim["contrasts"])]
-    widths = [max(len(row[k]) for row in rows) for k in range(len(COLUMNS) - 1)]
-
-    def aligned(row: Sequence[str]) -> str:
-        return "  ".join([*(f"{cell:{width}}" for cell, width in zip(row, widths, strict=False)), row[-1]])
-
-    lines = (
-        [f"{'':{INDENT}}{aligned(COLUMNS)}"] if found else [f"no claim about these figures is judged at scale {scale}"]
-    )
+    head, *aligned = columns(rows)
+    lines = [f"{'':{INDENT}}{head}" if found else f"no claim about these figures is judged at scale {scale}"]
+    contrasts = iter(aligned)
     for claim in found:
         named = "; ".join(filter(None, (claim["source"], claim["name"])))
         said = f"{marked(claim['verdict'])}: {claim['paper']}, {claim['statement']} ({named})"
         lines += ["", *textwrap.wrap(said, LONGEST_LINE, subsequent_indent="  ")]
         for one in claim["contrasts"]:
             mark = MARKS[one["verdict"]] if len(claim["contrasts"]) > 1 else ""
-            lines.append(f"{mark:>{INDENT - 2}}  {aligned((one['says'], *numbers(one)))}")
+            lines.append(f"{mark:>{INDENT - 2}}  {next(contrasts)}")
     lines += ["", counted(found)] if found else []
     elsewhere = judged_elsewhere(scale, tuple(figures))
     if elsewhere:
