@@ -125,18 +125,18 @@ def train(
     """
     usable(device)
     several = isinstance(seed, Iterable) and not isinstance(seed, str)
-    seeds: list[Any] = list(dict.fromkeys(seed)) if several else [seed]  # type: ignore[arg-type]
+    seeds: list[Any] = list(seed) if several else [seed]  # type: ignore[arg-type]
     if not seeds:
         raise _no_seed(seed)
-    made = {each: run(scale, env, method, each, changes=changes, folder=folder) for each in seeds}
-    with (first := made[seeds[0]]).inside():
+    made = {one.seed: one for one in (run(scale, env, method, each, changes=changes, folder=folder) for each in seeds)}
+    with (first := made[int(seeds[0])]).inside():
         check_pair(scale, env, first.method)
 
     def work(each: int) -> None:
         with made[each].inside():
             make_job(made[each]._job, device, {"trust_checkpoint": True} if trust_checkpoint else {})
 
-    together(seeds, work)
+    together(list(made), work)
     return list(made.values()) if several else first
 
 

@@ -147,7 +147,7 @@ def claims(
     found = judge_and_write(scale, figures) if write else verdicts(scale, figures)
     print(markdown(found) if table else text(scale, figures, found))
     if strict:
-        check_all_hold(scale, found)
+        check_all_hold(scale, figures, found)
 
 
 @own.command()

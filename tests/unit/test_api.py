@@ -112,6 +112,7 @@ def test_a_changed_setting_is_another_run_and_a_wrong_name_is_said_at_once(workd
         ({"seed": -1}, r"-1 is no seed\n.*\n.*from 0 to"),
         ({"seed": [0, "1"]}, r"'1' is no seed"),
         ({"seed": []}, r"\[\] is no seed"),
+        ({"seed": [0, [1]]}, r"\[1\] is no seed"),
         ({"changes": "context=3"}, r"'context=3' does not say which settings differ\n.*\n.*changes=\{"),
         ({"folder": "/nope/at/all"}, r"no such folder\n.*/nope/at/all"),
         ({"device": "gpu"}, r"unknown device 'gpu'\n.*\n.*cpu, cuda or auto"),

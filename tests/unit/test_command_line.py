@@ -72,6 +72,11 @@ def test_the_help_imports_neither_torch_nor_pandas() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_to_say_a_score_at_the_end_of_a_job_draws_nothing() -> None:
+    code = "import sys, recollect.stages.final_scores; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 # ----------------------------------------------------------------------------------------------------- misspelt keys
 
 MISSPELT = [

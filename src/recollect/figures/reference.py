@@ -17,6 +17,7 @@ from recollect.figures.spec import Reference
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.loading import config_folder, read_yaml, validated
 from recollect.settings.schema import Frozen
+from recollect.settings.still import remembered
 
 
 class Points(Frozen):
@@ -41,6 +42,7 @@ class Group(Frozen):
     )
 
 
+@remembered
 def groups(folder: Path | None = None) -> dict[str, Group]:
     """All groups of published values by name; a UserError where a file is malformed or two have a group of one name."""
     by_name: dict[str, Group] = {}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import pandas as pd
-from matplotlib.figure import Figure
 from pydantic import BaseModel, Field, model_validator
 
 from recollect.figures.statistics import RESAMPLES, Floats, Interval, Statistic, stratified_bootstrap
@@ -15,6 +14,9 @@ from recollect.settings.claims import MARKS
 from recollect.settings.loading import validated
 from recollect.settings.schema import FigureSettings, Frozen
 from recollect.settings.seeding import generator
+
+if TYPE_CHECKING:  # half a second, in every job that scores
+    from matplotlib.figure import Figure
 
 #: Columns of the table beside every figure. Published values stand in it as method ``published:<method>`` and constant
 #: lines as ``line:<what>``, both with 0 seeds and 0 tasks.

@@ -12,7 +12,9 @@ from recollect.settings.errors import UserError
 from recollect.settings.loading import config_path
 from recollect.settings.resolve import figure_settings
 from recollect.stages import paths, provenance
+from recollect.stages.columns import columns
 from recollect.stages.identity import how_to_make
+from recollect.stages.selection import snakemake_for
 from recollect.stages.stage import Job, Resources, Stage
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def verdicts(scale: str, figures: Sequence[str]) -> list[dict[str, Any]]:
     return [judge(scale, claim, read) for claim in claims_of(scale, tuple(figures))]
 
 
-def check_all_hold(scale: str, found: Sequence[dict[str, Any]]) -> None:
+def check_all_hold(scale: str, figures: Sequence[str], found: Sequence[dict[str, Any]]) -> None:
     """What `--strict` promises.
 
     Raises:
@@ -65,7 +67,7 @@ def check_all_hold(scale: str, found: Sequence[dict[str, Any]]) -> None:
     failing = [claim["name"] for claim in found if claim["verdict"] not in ("holds", "not run")]
     what = [f"{len(failing)} of {len(found)} claims do not hold: {', '.join(failing)}"] if failing else []
     what += [f"{len(open_)} of {len(found)} claims lack runs: {', '.join(open_)}"] if open_ else []
-    do = "look at their figures" if failing else "make the runs: `snakemake claims`"
+    do = "look at their figures" if failing else f"make the runs: `{snakemake_for(paths.claims(scale), figures)}`"
     if not found:
         what, do = (
             ["no claim is judged"],
@@ -95,7 +97,8 @@ def _judged(scale: str, claim: ClaimSettings, contrast: ContrastSettings, read: 
     from recollect.evaluation.contrasts import differences, judged, paired_effect
 
     said = contrast.model_dump(mode="json")
-    lacking = [path for arm in contrast.arms for path in _files(scale, claim, arm) if not path.is_file()]
+    wanted = dict.fromkeys(path for arm in contrast.arms for path in _files(scale, claim, arm))
+    lacking = [path for path in wanted if not path.is_file()]
     if lacking:
         return {**said, "verdict": "not run", "why": f"{len(lacking)} runs are missing, {lacking[0]} for one"}
     this_SN, *that_SN = [_scores(scale, claim, arm, contrast.metric, read) for arm in contrast.arms]
@@ -172,22 +175,16 @@ def text(scale: str, figures: Sequence[str], found: Sequence[dict[str, Any]]) ->
     from recollect.figures.claim_rows import counted, marked, numbers
 
     rows = [COLUMNS, *((one["says"], *numbers(one)) for claim in found for one in claim["contrasts"])]
-    widths = [max(len(row[k]) for row in rows) for k in range(len(COLUMNS) - 1)]
-
-    def aligned(row: Sequence[str]) -> str:
-        return "  ".join([*(f"{cell:{width}}" for cell, width in zip(row, widths, strict=False)), row[-1]])
-
-    lines = (
-        [f"{'':{INDENT}}{aligned(COLUMNS)}"] if found else [f"no claim about these figures is judged at scale {scale}"]
-    )
+    head, *aligned = columns(rows)
+    lines = [f"{'':{INDENT}}{head}" if found else f"no claim about these figures is judged at scale {scale}"]
+    contrasts = iter(aligned)
     for claim in found:
-        said = (
-            f"{marked(claim['verdict'])}: {claim['paper']}, {claim['statement']} ({claim['source']}; {claim['name']})"
-        )
+        named = "; ".join(filter(None, (claim["source"], claim["name"])))
+        said = f"{marked(claim['verdict'])}: {claim['paper']}, {claim['statement']} ({named})"
         lines += ["", *textwrap.wrap(said, LONGEST_LINE, subsequent_indent="  ")]
         for one in claim["contrasts"]:
             mark = MARKS[one["verdict"]] if len(claim["contrasts"]) > 1 else ""
-            lines.append(f"{mark:>{INDENT - 2}}  {aligned((one['says'], *numbers(one)))}")
+            lines.append(f"{mark:>{INDENT - 2}}  {next(contrasts)}")
     lines += ["", counted(found)] if found else []
     elsewhere = judged_elsewhere(scale, tuple(figures))
     if elsewhere:

@@ -1,6 +1,6 @@
 """clean: runs, checkpoints and data of which no figure, sweep or claim of the present configuration has any use.
 
-What is in use is planned, of every configured scale and figure (`plan`), and of every sweep whose table is there. All else that
+What is in use is planned, of every configured scale and figure (`plan`), and of every sweep whose files are there. All else that
 a job made counts as unused; files that no job makes are never looked at. A scale in which a process is at work is left alone.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recollect.artifacts.lock import run_lock, worker
-from recollect.artifacts.sealed import MANIFEST_SUFFIX, read_manifest
+from recollect.artifacts.sealed import MANIFEST_SUFFIX, read_json, read_manifest
 from recollect.artifacts.set_aside import STAY
 from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folders
@@ -156,15 +156,24 @@ def _used() -> set[Unit]:
     for scale in names("scales"):
         files |= _read_and_made(plan(scale, names("figures")).needs)
         files |= set(claim_inputs(scale, *names("figures")).values())
-    for table in Path("results").glob("*/sweeps/**/*.csv"):
-        swept = [Path(path) for path in read_manifest(table)["provenance"]["inputs"]]
+    for file in Path("results").glob("*/sweeps/**/*"):
+        swept = _swept(file)
         files |= set(swept)
         try:
-            files |= _read_and_made(below(filter(None, (maker(path, table.parts[1]) for path in swept))))
+            files |= _read_and_made(below(filter(None, (maker(path, file.parts[1]) for path in swept))))
         except UserError as error:
-            do = "configure it again; or delete this table, if its runs are wanted no more"
-            raise UserError(f"a sweep is of what is configured no more: {error.what}", where=table, do=do) from error
+            do = "configure it again; or delete this file, if its runs are wanted no more"
+            raise UserError(f"a sweep is of what is configured no more: {error.what}", where=file, do=do) from error
     return {unit for unit in map(_unit_of, files) if unit is not None}
+
+
+def _swept(file: Path) -> list[Path]:
+    """The scores that a file of a sweep is about: a table has those that were there, and beside it stand all that are wanted."""
+    if paths.sweep.match(file):
+        return [Path(path) for path in read_manifest(file)["provenance"]["inputs"]]
+    if paths.sweep_runs.match(file) and not file.name.endswith(MANIFEST_SUFFIX):
+        return [Path(path) for path in read_json(file, kind="sweep")["runs"]]
+    return []
 
 
 def _read_and_made(jobs: Iterable[Job]) -> set[Path]:

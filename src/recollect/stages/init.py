@@ -13,6 +13,7 @@ from recollect.settings.catalogue import KINDS, known, mine_folder
 from recollect.settings.errors import UserError, nearest, shown
 from recollect.settings.loading import NAME, config_path, names
 from recollect.settings.resolve import figure_settings
+from recollect.stages.pairs import check_pair
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 
@@ -80,7 +81,8 @@ def init(kind: str, name: str, scale: str, *, env: str = "", method: str = "", f
         figure: that a new claim is about; its first environment and method are compared.
 
     Raises:
-        UserError: the kind is not known, the name is taken or no name, a file is there, or what it needs is not named.
+        UserError: the kind is not known, the name is taken or no name, a file is there, or what it needs is not named, not known
+            or cannot run.
     """
     where = f"recollect init {kind} {name}"
     if kind not in KINDS_OF_FILES:
@@ -90,7 +92,9 @@ def init(kind: str, name: str, scale: str, *, env: str = "", method: str = "", f
     told = {"env": env, "method": method, "figure": figure}
     for option in begun.needs:
         if not told[option]:
-            raise UserError(f"a {kind} is about a {_WORDS[option]}", where=where, do=f"name one: --{option} NAME")
+            raise UserError(f"a {kind} is about {_WORDS[option]}", where=where, do=f"name one: --{option} NAME")
+    if kind == "figure":
+        check_pair(scale, env, method)
     if kind == "claim":
         drawn = figure_settings(scale, figure)
         told |= {"env": drawn.environments[0], "method": drawn.methods[0]}
@@ -101,7 +105,7 @@ def init(kind: str, name: str, scale: str, *, env: str = "", method: str = "", f
     return f"{written}\n{_NEXT[kind].format(**words)}"
 
 
-_WORDS = {"env": "environment", "method": "method", "figure": "figure"}
+_WORDS = {"env": "an environment", "method": "a method", "figure": "a figure"}
 _NEXT = {
     "world": "Change them, then see whether the world keeps its promises: `recollect check --env {name}`",
     "method": "Change them, then try it: `recollect check --env ENV --method {name}`",

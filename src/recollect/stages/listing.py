@@ -13,6 +13,7 @@ from recollect.settings.errors import UserError, nearest
 from recollect.settings.layers import extended_scales
 from recollect.settings.loading import config_path, names, nothing_here, read_yaml
 from recollect.settings.resolve import environment_settings, figure_settings, method_mapping, scale_settings
+from recollect.stages.columns import columns
 from recollect.stages.inputs import any_environment, variants_of
 from recollect.stages.listing_modules import MODULES, module_names, modules_listed
 from recollect.stages.selection import default_selection
@@ -48,7 +49,7 @@ def listing(group: str | None = None, chosen: Sequence[str] = ()) -> str:
     if group in MODULES:
         return modules_listed(group, chosen)
     head, _, row_of = GROUPS[group]
-    return "\n".join(_columns([head, *((name, *row_of(listed.get(name, name))) for name in chosen or listed)]))
+    return "\n".join(columns([head, *((name, *row_of(listed.get(name, name))) for name in chosen or listed)]))
 
 
 def _overview(group: str) -> str:
@@ -63,11 +64,6 @@ def _overview(group: str) -> str:
 def _names(group: str) -> Mapping[str, str]:
     """What may be named of a group -> what its row is made from."""
     return {name: name for name in module_names(group)} if group in MODULES else GROUPS[group][1]()
-
-
-def _columns(rows: Sequence[Row]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)] + [0]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 # ---------------------------------------------------------------------------- names as they are listed, and as files have

@@ -9,6 +9,7 @@ from typing import Any
 
 from recollect.settings.catalogue import known, load
 from recollect.settings.errors import UserError
+from recollect.stages.columns import columns
 from recollect.stages.declared import READ, entries, summary
 
 WIDTH = 110
@@ -50,12 +51,9 @@ def _entry(kind: str, name: str, *, whole: bool) -> Iterator[str]:
     if not whole:
         yield from _wrapped(f"options: {', '.join(key for key, *_ in options) or 'none'}")
         return
-    rows = [("option", "takes", "default", "what it does"), *options]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
     said = any(row[3] for row in options)
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        yield f"  {'  '.join([*cells, row[3] if said else ''])}".rstrip()
+    rows = [("option", "takes", "default", "what it does" if said else ""), *options]
+    yield from (f"  {line}" for line in columns(rows))
     if not said and "__doc__" in vars(model) and model.__doc__:  # a world says it in one text
         yield textwrap.indent(f"\n{inspect.cleandoc(model.__doc__)}", "  ")
 

@@ -16,9 +16,6 @@ def outcome(stage: Stage, job: Job, options: Mapping[str, Any]) -> str:
     Args:
         options: of the command; `checkpoint` names a policy that a run kept, whose scores have a file of their own.
     """
-    from recollect.artifacts.sealed import read_table
-    from recollect.stages.final_scores import final_scores
-
     made = stage.makes(job)
     if options.get("checkpoint"):
         made = [paths.kept_scores(*job[1:5], name_of(options["checkpoint"]))]
@@ -26,6 +23,9 @@ def outcome(stage: Stage, job: Job, options: Mapping[str, Any]) -> str:
     if scores is None:
         others = ", ".join(path.name for path in made[1:])
         return f"{made[0]}{f', and {others}' * bool(others)}"
+    from recollect.artifacts.sealed import read_table
+    from recollect.stages.final_scores import final_scores
+
     table = read_table(scores, kind="scores")
     words = "; ".join(f"{words}: {value:.4g}" for words, value in final_scores(table, job.scale, job.env, ()).items())
     return f"{words} ({scores})"

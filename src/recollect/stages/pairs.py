@@ -100,7 +100,8 @@ def _check(scale: str, env: str, method: str) -> None:
 def _check_played(kind: str, algorithm: str, called: str, environment: Mapping[str, Any], where: str) -> None:
     """Check what a method or a source declares that it plays. Raises UserError: it is something else, or there is no world."""
     try:
-        found = _spaces(str(environment.get("world")), json.dumps(environment.get("options") or {}, sort_keys=True))
+        options = json.dumps(environment.get("options") or {}, sort_keys=True)
+        found = _spaces(str(environment.get("world")), options, _judged_split(environment))
     except UserError as error:
         raise type(error)(error.what, where=f"{where} ({error.where})", do=error.do) from error
     actions, seen = declaration(kind, algorithm, "ACTIONS"), declaration(kind, algorithm, "OBSERVATIONS")
@@ -116,14 +117,19 @@ def _check_played(kind: str, algorithm: str, called: str, environment: Mapping[s
         raise UserError(f"the {called} sees {seen}, and this environment shows {observations}", where=where, do=do)
 
 
+def _judged_split(environment: Mapping[str, Any]) -> str:
+    """The first split that policies are judged on: it has the fewest tasks, and a maze for each takes seconds."""
+    return str(next(iter(section(environment, "evaluation").get("splits") or ()), "eval"))
+
+
 @remembered
-def _spaces(world: str, options_text: str) -> Spaces:
+def _spaces(world: str, options_text: str, split: str) -> Spaces:
     """Of a world with options, as JSON. Raises UserError: it cannot be made."""
     from gymnasium.spaces import Box, Discrete
 
     options = json.loads(options_text)
     try:
-        tasks = registry.tasks(world, options, "train")
+        tasks = registry.tasks(world, options, split)
         made = registry.make_world(world, options, tasks[:1], np.zeros(1, np.uint64))
     except UserError:
         raise

@@ -95,8 +95,9 @@ speed = Place(f"{_RESULTS}/speed/{_RUN}.parquet")
 # The inspection page of a run, and the report of a scale.
 page = Place(f"{_RESULTS}/inspect/{_RUN}.html")
 report = Place(f"{_RESULTS}/report.html")
-# The final scores of a sweep's runs; `method` with the grid behind it.
+# The final scores of a sweep's runs, and which runs it asked for, from its start on; `method` with the grid behind it.
 sweep = Place(f"{_RESULTS}/sweeps/{{env}}/{{method}}.csv")
+sweep_runs = Place(f"{_RESULTS}/sweeps/{{env}}/{{method}}.json")
 # Whether the published claims hold at a scale.
 claims = Place(f"{_RESULTS}/claims.json")
 

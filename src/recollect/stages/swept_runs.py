@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recollect.artifacts.sealed import read_table
+from recollect.artifacts.sealed import read_json, read_table, write_json
 from recollect.settings.overrides import method_with
 from recollect.settings.resolve import resolve
 from recollect.stages import paths
@@ -20,6 +20,7 @@ from recollect.stages.snakemake_command import snakemake_command
 if TYPE_CHECKING:
     import pandas as pd
 
+DRY_RUN = frozenset(("-n", "--dry-run", "--dryrun"))
 LONGEST = 200  # letters of a file's name; systems take 255 bytes
 Cell = Mapping[str, str]
 """What is set: key -> value, as they stand in names."""
@@ -66,8 +67,17 @@ class Sweep:
         wanted = [str(path) for _, _, path in self.files(cells)]
         runs, settings = (f"{n} {noun}{'s' * (n != 1)}" for n, noun in ((len(wanted), "run"), (len(cells), "setting")))
         print(f"{runs}: {settings}", file=sys.stderr, flush=True)
+        if not DRY_RUN & set(self.more):
+            self._write_down(wanted)
         status = self.start(snakemake_command("--keep-going", *self.more, "--", *wanted))
         self.failed = self.failed or status != 0
+
+    def _write_down(self, wanted: Sequence[str]) -> None:
+        """Say beside the table which runs are wanted, so that `recollect clean` keeps those of a sweep that was killed."""
+        file = self.place.with_suffix(".json")
+        known = read_json(file, kind="sweep")["runs"] if file.is_file() else []
+        if not set(wanted) <= set(known):
+            write_json(file, {"runs": [*dict.fromkeys([*known, *wanted])]}, kind="sweep")
 
     def table(self, cells: Sequence[Cell]) -> pd.DataFrame:
         """A row for each run that is there: what was set, its seed, its final scores."""

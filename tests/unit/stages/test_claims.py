@@ -100,6 +100,13 @@ def test_what_was_not_run_is_said_with_a_run_that_is_missing(said: dict[str, Any
     assert found["verdict"] == "not run" and "5 runs are missing" in found["why"] and "/dt/seed_0/" in found["why"]
 
 
+def test_a_run_that_both_sides_read_is_missing_once_and_no_source_leaves_no_gap(said: dict[str, Any]) -> None:
+    rise = contrast(this={"env": ROOM, "method": "ad", "episodes": [0.5, 1]}, that={"episodes": [0, 0.5]})
+    said = {key: value for key, value in said.items() if key != "source"}
+    assert "5 runs are missing" in judged({**said, "contrasts": rise})["why"]
+    assert "AD ends above DT. (one)" in asked()
+
+
 def test_scores_close_to_each_other_decide_nothing(said: dict[str, Any]) -> None:
     scored("ad", 5, 5)
     scored("dt", 5, 5)
@@ -135,8 +142,9 @@ def test_strict_fails_unless_all_hold_and_a_table_is_markdown(
     told = capsys.readouterr()
     assert "| ✗ contradicted |" in told.out and "AD minus DT" not in told.err and "do not hold" in told.err
     paths.scores(SCALE, ROOM, "dt", 0).unlink()
-    with pytest.raises(UserError, match="1 of 1 claims lack runs: one"):
+    with pytest.raises(UserError, match="1 of 1 claims lack runs: one") as lacking:
         asked("--strict")
+    assert f"`snakemake --config figures={FIGURE} -- results/{SCALE}/claims.json`" in lacking.value.do
 
 
 def test_a_terminal_gets_the_columns_below_each_other(said: dict[str, Any]) -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from recollect.artifacts.lock import run_lock
-from recollect.artifacts.sealed import manifest_path, sealing
+from recollect.artifacts.sealed import manifest_path, sealing, write_table
 from recollect.cli import app
 from recollect.settings.errors import UserError
 from recollect.stages import paths
 from recollect.stages.clean import ALIVE, Unit, delete, unused
 from recollect.stages.plan import plan
+from recollect.stages.sweep import sweep
 from recollect.stages.table import STAGES
 
 ROOM, MAZE = "dark_room_10x10", "tmaze_passive_5"
@@ -121,6 +123,36 @@ def test_the_runs_of_a_sweep_stay_with_what_they_learned_from_while_its_table_is
     with pytest.raises(UserError, match="configured no more") as refused:
         unused()
     assert refused.value.where == str(table)
+
+
+def test_the_runs_of_a_sweep_that_was_killed_stay_and_those_that_failed_half_way(few: Path) -> None:
+    names = [f"dqn_ff.learning_rate={value}" for value in ("0.1", "0.01")]
+    finished = ("smoke", MAZE, names[0], 0)
+
+    def killed(command: Sequence[str]) -> int:
+        make(paths.scores(*finished))
+        make(paths.checkpoints("smoke", MAZE, names[1], 0) / "step_5.safetensors")
+        raise KeyboardInterrupt
+
+    def typed(start: Callable[[Sequence[str]], int], *more: str) -> None:
+        sweep("smoke", MAZE, "dqn_ff", [0], ["learning_rate=0.1,0.01"], more=more, start=start)
+
+    typed(lambda command: 0, "-n")
+    assert not Path("results/smoke/sweeps").exists()  # a dry run writes nothing
+    with pytest.raises(KeyboardInterrupt):
+        typed(killed)
+    assert unused().files == {}
+    of_finished = pd.DataFrame(
+        {"step": 1, "split": "eval", "metric": "return", "task": 0, "episode": [0], "value": 1.0}
+    )
+    write_table(paths.scores(*finished), of_finished.assign(env=MAZE, method=names[0], seed=0), kind="scores")
+    with pytest.raises(UserError, match="1 of 2 runs are not there"):
+        typed(lambda command: 1)
+    assert paths.sweep("smoke", MAZE, "dqn_ff.learning_rate=0.1,0.01").is_file() and unused().files == {}
+    for file in Path("results/smoke/sweeps").rglob("*"):
+        if file.is_file():
+            file.unlink()
+    assert {unit.method for unit in unused().files} == set(names)
 
 
 def test_a_scale_in_which_a_process_is_at_work_is_left_alone(few: Path) -> None:

@@ -164,6 +164,13 @@ def test_what_planning_was_handed_says_which_pairs_cannot_run(mine: Path, monkey
             check_figure("smoke", "own")
 
 
+def test_to_see_what_a_world_shows_only_the_tasks_of_the_judged_split_are_made(mine: Path) -> None:
+    """A maze for each of a thousand tasks would be seconds of every check."""
+    text = "make_all = tasks\n\n\ndef tasks(split, **options):\n    assert split == 'eval'\n    return make_all(split, **options)\n"
+    a_world(mine, text)
+    check_pair("smoke", "corridor", "dqn_lstm")
+
+
 def test_a_world_whose_own_code_raises_is_refused_with_file_and_line(mine: Path) -> None:
     a_world(mine, "def tasks(split, **options):\n    return split.nothing\n")
     with pytest.raises(UserError, match="the world 'corridor' cannot be made: AttributeError") as refused:
