@@ -66,29 +66,26 @@ class Unit(NamedTuple):
 
 
 class Unused(NamedTuple):
-    """What nothing has a use for, with its files; and scales that are left alone, each with where a process is at work."""
+    """What nothing has a use for, with its files; and scales that are left alone, each with the reason."""
 
     files: dict[Unit, list[Path]]
-    busy: dict[str, Path]
+    left: dict[str, str]
 
     def text(self) -> str:
         """For people: a line for all seeds of a run, with their size."""
-        known, groups = names("scales"), defaultdict[Unit, list[Unit]](list)
+        groups = defaultdict[Unit, list[Unit]](list)
         for unit in self.files:
             groups[unit._replace(seed="")].append(unit)
         lines = []
         for group, units in sorted(groups.items()):
             seeds = sorted((unit.seed for unit in units if unit.seed), key=int)
             numbers = f" (seed{'s' * (len(seeds) > 1)} {', '.join(seeds)})" if seeds else ""
-            why = "" if group.scale in known else f"   no scale '{group.scale}' is configured"
             size = said_bytes(sum(_size(unit, self.files) for unit in units))
-            lines.append(f"{size:>8}  {' '.join(filter(None, group))}{numbers}{why}")
+            lines.append(f"{size:>8}  {' '.join(filter(None, group))}{numbers}")
         of = f"figure, sweep or claim of {', '.join(map(str, config_folders()))}"
         total = said_bytes(sum(_size(unit, self.files) for unit in self.files))
         head = f"Of no use to any {of}: {total}" if lines else f"All is of use to some {of}"
-        left = [
-            f"left alone: scale {scale}, a process is at work in {place}" for scale, place in sorted(self.busy.items())
-        ]
+        left = [f"left alone: scale {scale}, {why}" for scale, why in sorted(self.left.items())]
         return "\n".join([head, *lines, *left])
 
 
@@ -103,13 +100,18 @@ def unused() -> Unused:
         UserError: there is no configuration, or some of it is wrong; then it is not known what is in use.
     """
     default_selection()  # there is a configuration, and it is in order
-    used, busy = _used(), busy_scales()
+    used, known = _used(), names("scales")
+    left = {scale: f"a process is at work in {place}" for scale, place in busy_scales().items()}
     files: dict[Unit, list[Path]] = defaultdict(list)
     for path in _files():
         unit = _unit_of(path)
-        if unit is not None and unit not in used and unit.scale not in busy:
+        if unit is None or unit in used:
+            continue
+        if unit.scale not in known:  # a copy, or a scale that somebody else has
+            left.setdefault(unit.scale, "none of that name is configured; delete its folders by hand")
+        elif unit.scale not in left:
             files[unit].append(path)
-    return Unused(dict(files), busy)
+    return Unused(dict(files), left)
 
 
 def delete(found: Unused) -> list[str]:
