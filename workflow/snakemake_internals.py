@@ -40,7 +40,7 @@ def make_anew_what_was_made_by_hand(are_of_today: Callable[[list[str]], bool]) -
     """
     from snakemake import persistence
 
-    kind: Any = getattr(persistence, "PersistenceBase", None) or persistence.Persistence
+    kind = _records()
     if hasattr(kind.has_metadata, "asks"):
         return
     has_metadata, params_changed = kind.has_metadata, kind.params_changed
@@ -57,6 +57,13 @@ def make_anew_what_was_made_by_hand(are_of_today: Callable[[list[str]], bool]) -
 
     asks.asks = True  # type: ignore[attr-defined]
     kind.has_metadata, kind.params_changed = asks, changed
+
+
+def _records() -> Any:
+    """The class of what Snakemake knows of the files in a folder."""
+    from snakemake import persistence
+
+    return getattr(persistence, "PersistenceBase", None) or persistence.Persistence
 
 
 def look_at_ready_jobs_when_one_ends() -> None:
@@ -83,9 +90,7 @@ def look_at_ready_jobs_when_one_ends() -> None:
 
 def restore_what_was_there_before() -> None:
     """Let a failed job's files be restored without a warning for each that was never made; six of them hid its error."""
-    from snakemake import persistence
-
-    kind: Any = getattr(persistence, "PersistenceBase", None) or persistence.Persistence
+    kind = _records()
     restore = kind.restore_output
     if hasattr(restore, "where_backed_up"):
         return

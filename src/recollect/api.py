@@ -179,7 +179,7 @@ class Run:
         stage = "run" if inputs.is_trained(*self._of[:3]) else "evaluate"
         return Job(stage, self.scale, self.env, self.method, str(self.seed))
 
-    def _how_tomake_job(self, path: Path, state: str) -> str:
+    def _how_to_make(self, path: Path, state: str) -> str:
         """How a file of the run is made, which must be there; to be asked for inside."""
         how = f"make it with `recollect.train({', '.join(map(repr, self._of))})` or `snakemake {path}`"
         if not path.is_file():
@@ -200,7 +200,7 @@ class Run:
 
         with self.inside():
             path = paths.scores(*self._of)
-            return read_table(path, kind="scores", input_from=self._how_tomake_job(path, "scored"))
+            return read_table(path, kind="scores", input_from=self._how_to_make(path, "scored"))
 
     @property
     def curve(self) -> pd.DataFrame:
@@ -215,7 +215,7 @@ class Run:
 
         with self.inside():
             path = inputs.evaluate_inputs(*self._of)["train"]
-            table = read_table(path, kind="train", input_from=self._how_tomake_job(path, "trained"))
+            table = read_table(path, kind="train", input_from=self._how_to_make(path, "trained"))
         logged = (table["split"] == TRAIN_SPLIT) & (table["task"] == NOT_ONE)
         names = table["metric"].where(logged, table["split"].astype(str) + " " + table["metric"].astype(str))
         return (
@@ -244,7 +244,7 @@ class Run:
                 files["policy"] = kept_policy(self.scale, self.env, played, self.seed, checkpoint)
             else:
                 path = inputs.evaluate_inputs(*self._of)["policy"]
-                verify(path, kind="policy", input_from=self._how_tomake_job(path, "trained"))
+                verify(path, kind="policy", input_from=self._how_to_make(path, "trained"))
             device = "cuda" if usable(device) else "cpu"
             module = algorithm_module(self.settings.method.algorithm, where=method_path(self.method))
             arrays = read_arrays(files["policy"], kind="policy")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from recollect.settings.catalogue import check_mine_folder
 from recollect.settings.errors import UserError
-from recollect.settings.still import held_still
+from recollect.settings.working_in import working_in
 
 
 @contextlib.contextmanager
@@ -31,16 +31,8 @@ def inside(folder: str | Path | None, config: Path | None = None) -> Iterator[tu
     found = config or (Path(named).absolute() if named else _config(wanted))
     at = wanted or (Path.cwd() if named else found.parent)
     mine = Path(os.environ.get("RECOLLECT_MINE") or found.parent / "mine").absolute()
-    before = dict(os.environ)
-    os.environ.update(RECOLLECT_CONFIG=str(found), RECOLLECT_MINE=str(mine))
-    try:
-        with contextlib.chdir(at), held_still():
-            yield at, found
-    finally:
-        for name in ("RECOLLECT_CONFIG", "RECOLLECT_MINE"):
-            os.environ.pop(name)
-            if name in before:
-                os.environ[name] = before[name]
+    with working_in(at, config=found, mine=mine):
+        yield at, found
 
 
 def _config(folder: Path | None) -> Path:

@@ -8,7 +8,7 @@ settings and need not import an algorithm, nor torch, to know the defaults.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -77,32 +77,33 @@ def resolve_all() -> dict[str, dict[str, Any]]:
     """
     _read_all()
     settings: dict[str, dict[str, Any]] = {}
+    drawn = _runs()
     runs: set[tuple[str, str, str]] = set()
-    for run in _runs():
+    for run in drawn:
         runs |= _with_those_read(*run)
     for run in sorted(runs):
         with suppress(CannotImport):
-            settings |= _resolve_run(*run)
-    return settings | _refused() | _resolve_vision()
+            settings |= _resolve_run(*run, known=settings)
+    return settings | _refused(drawn) | _resolve_vision()
 
 
-def _resolve_run(scale: str, env: str, method: str) -> dict[str, dict[str, Any]]:
-    """A run, and the environments whose histories it reads."""
+def _resolve_run(scale: str, env: str, method: str, known: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """A run, and the environments whose histories it reads, as far as they are not `known`."""
     settled = resolve(scale, env, method, seed=0)
     settings = {f"{scale} {env} {method}": dumped(settled)}
     if settled.method.data == "histories":
         acting = getattr(settled.method.hyperparameters, "acting", None)
         for read in (env, getattr(acting, "demonstrations", None)):
-            if read is not None:
+            if read is not None and f"{scale} {read}" not in known:
                 settings[f"{scale} {read}"] = resolved_environment(scale, read)
                 generate_inputs(scale, read)
     return settings
 
 
-def _refused() -> dict[str, dict[str, Any]]:
-    """The runs of figures that cannot be made, each with what is wrong."""
+def _refused(runs: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, Any]]:
+    """Those of some runs that cannot be made, each with what is wrong."""
     refused: dict[str, dict[str, Any]] = {}
-    for scale, env, method in sorted(_runs()):
+    for scale, env, method in sorted(runs):
         try:
             check_pair(scale, env, method)
         except UserError as error:

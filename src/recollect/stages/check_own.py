@@ -6,7 +6,6 @@ It is meant for worlds and methods of one's own. All that is made lies in a temp
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from recollect.settings.catalogue import mine_folder
 from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder
 from recollect.settings.resolve import algorithm_module, environment_settings, method_path, resolve
-from recollect.settings.still import held_still
+from recollect.settings.working_in import working_in
 from recollect.stages.inputs import is_trained
 from recollect.stages.making import make_job
 from recollect.stages.stage import Job
@@ -77,15 +76,9 @@ def _of_method(scale: str, env: str, method: str) -> Iterator[Finding]:
 @contextlib.contextmanager
 def _elsewhere() -> Iterator[None]:
     """For as long as a block lasts, be in a temporary folder, with the same configuration and the same `mine`."""
-    same = {"RECOLLECT_CONFIG": str(config_folder().absolute()), "RECOLLECT_MINE": str(mine_folder())}
-    before = {name: os.environ.get(name) for name in same}
-    with tempfile.TemporaryDirectory(prefix="recollect_") as scratch:
-        os.environ.update(same)
-        try:
-            with contextlib.chdir(scratch), held_still(anew=True):
-                yield
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name)
-                if value is not None:
-                    os.environ[name] = value
+    config, mine = config_folder().absolute(), mine_folder()
+    with (
+        tempfile.TemporaryDirectory(prefix="recollect_") as scratch,
+        working_in(scratch, config=config, mine=mine, anew=True),
+    ):
+        yield
