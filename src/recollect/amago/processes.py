@@ -271,8 +271,9 @@ class TrainerWithCollectors(Trainer):
             return
         while behind:
             # One that is ahead is looked at, too: it may have died with the turn to write, for which the others then wait.
-            alive = [helper.process.sentinel for helper in self.helpers if helper.process.exitcode is None]
-            for pipe in connection.wait([*behind, *alive]):
+            # The sentinel of one that died since the last look stays in the list: it ends the wait at once.
+            watched = [helper.process.sentinel for helper in self.helpers if helper.process.exitcode != 0]
+            for pipe in connection.wait([*behind, *watched]):
                 if not isinstance(pipe, Connection):
                     continue
                 helper = behind[pipe]

@@ -215,6 +215,43 @@ def test_a_collector_that_dies_while_it_is_ahead_of_the_others_ends_the_run(tmp_
         helper.process.join()
 
 
+def test_a_collector_whose_death_shows_between_two_looks_ends_the_run() -> None:
+    """Its sentinel is ready before the kernel tells its exit code: the look after the wait finds none, the next one does."""
+
+    class Dying:
+        def __init__(self, sentinel: int) -> None:
+            self.sentinel, self.looks = sentinel, 0
+
+        @property
+        def exitcode(self) -> int | None:
+            self.looks += 1
+            return -9 if self.looks > 2 else None
+
+        def join(self, timeout: float) -> None:
+            pass
+
+    context = multiprocessing.get_context("spawn")
+    (first, second), (pipe, other), (pipe_of_dead, _) = amago_processes.parts(2, 2), context.Pipe(), context.Pipe()
+    sentinel, end = os.pipe()
+    os.close(end)
+    living = context.Process(target=time.sleep, args=(120,), daemon=True)
+    living.start()
+    dying = Dying(sentinel)
+    trainer = object.__new__(amago_processes.TrainerWithCollectors)
+    trainer.helpers = [
+        amago_processes._Helper(first, living, pipe, 0),
+        amago_processes._Helper(second, dying, pipe_of_dead, 12),
+    ]
+    gives_up = threading.Timer(30, other.close)
+    gives_up.start()
+    with pytest.raises(UserError, match="collector 1 of 2 of this run ended with exit code -9"):
+        trainer.hear(12)
+    gives_up.cancel()
+    os.close(sentinel)
+    living.kill()
+    living.join()
+
+
 class SlowAgent(Agent):
     """Plays 20 steps a second: an epoch of 20 steps is one chunk of a second, behind which a file is written."""
 
