@@ -16,6 +16,7 @@ from recollect.stages import why, worlds
 min_version("9.20")
 HERE = workflow.current_basedir.get_path_or_uri(secret_free=True)
 sys.path.insert(0, f"{HERE}/workflow")  # modules of the workflow itself
+import first_words
 import last_words
 import provenance
 import snakemake_internals
@@ -69,8 +70,7 @@ onstart:
     snakemake_internals.look_at_ready_jobs_when_one_ends()
     snakemake_internals.restore_what_was_there_before()
     stale_lock.sign(ALIVE, snakemake_internals.lock_files(workflow))
-    made = snakemake_internals.first_outputs(workflow)
-    jobs = [job for file in made if (job := plan.maker(file, SELECTED.scale))]
+    jobs = plan.makers(snakemake_internals.outputs(workflow), SELECTED.scale)
     # So that `recollect why` can name the modules that changed since.
     why.remember(jobs)
     # Not while parsing: only what is really going to run needs them.
@@ -79,6 +79,8 @@ onstart:
         worlds.check_worlds(jobs, here=here)
     except UserError as error:
         raise WorkflowError(str(error))
+    if said := first_words.of(jobs):
+        print(said, file=sys.stderr)
 
 
 onerror:

@@ -1,6 +1,6 @@
 """The verdicts on the published claims that the figures show, from the scores of their runs."""
 
-CLAIMS = rule_of("claims", figures=SELECTED.figures)
+CLAIMS = rule_of("claims", figures=SELECTED.figures_at)
 
 
 rule claims_table:

@@ -35,7 +35,7 @@ try:
     SELECTED = selection.selection({**selection.default_config(), **config})
     if MAIN:
         selection.check_targets(sys.argv[1:])
-        for figure in SELECTED.figures:
+        for figure in SELECTED.figures_at():
             pairs.check_figure(SELECTED.scale, figure)
     # Snakemake's own records, where `dvc pull` or `dvc checkout` brought others than those known here.
     provenance.restore()
@@ -54,7 +54,7 @@ rule_of = partial(
 
 @cache
 def planned(scale):
-    return plan.plan(scale, SELECTED.figures)
+    return plan.plan(scale, SELECTED.figures_at(scale))
 
 
 def selected(stage, *artifacts, scale=SELECTED.scale):

@@ -1,6 +1,6 @@
 """The report: one page with the figures, their captions, where everything is from, and a table of all runs."""
 
-REPORT = rule_of("report", figures=SELECTED.figures)
+REPORT = rule_of("report", figures=SELECTED.figures_at)
 
 
 rule report_page:

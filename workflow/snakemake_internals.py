@@ -25,9 +25,9 @@ def targets(words: list[str]) -> list[str]:
     return [str(target) for target in chosen.targets or ()]
 
 
-def first_outputs(workflow: Any) -> list[str]:
-    """A file of each job that is going to run: `onstart` is told nothing of the jobs."""
-    return [str(job.output[0]) for job in workflow.dag.needrun_jobs() if job.output]
+def outputs(workflow: Any) -> list[str]:
+    """The files that jobs are going to make: `onstart` is told nothing of the jobs."""
+    return [str(path) for job in workflow.dag.needrun_jobs() for path in job.output]
 
 
 def make_anew_what_was_made_by_hand(are_of_today: Callable[[list[str]], bool]) -> None:

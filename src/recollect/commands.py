@@ -143,7 +143,8 @@ def claims(
     from recollect.stages.claims import claims as judge_and_write
     from recollect.stages.claims import table as markdown
 
-    scale, figures = scale or default_selection().scale, chosen_figures(figure)
+    scale = scale or default_selection().scale
+    figures = chosen_figures(scale, figure)
     found = judge_and_write(scale, figures) if write else verdicts(scale, figures)
     print(markdown(found) if table else text(scale, figures, found))
     if strict:
@@ -180,7 +181,7 @@ def report(
     Example: recollect report --scale demo --figure radt_dark_room_10x10
     """
     scale = scale or default_selection().scale
-    STAGES["report"].run(scale, chosen_figures(figure))
+    STAGES["report"].run(scale, chosen_figures(scale, figure))
     print(paths.report(scale))
 
 
@@ -271,7 +272,7 @@ def finished(figures: Figures = None, scale: DefaultScale = None) -> None:
     """
     scale = scale or default_selection().scale
     scale_settings(scale)
-    print(ending.finished(scale, chosen_figures(figures)))
+    print(ending.finished(scale, chosen_figures(scale, figures)))
 
 
 @own.command()
@@ -314,7 +315,8 @@ def record(figures: Figures = None, scale: DefaultScale = None) -> None:
     """
     from recollect.stages.recorded_run import record as write
 
-    print(write(scale or default_selection().scale, chosen_figures(figures)))
+    scale = scale or default_selection().scale
+    print(write(scale, chosen_figures(scale, figures)))
 
 
 @own.command()
@@ -360,7 +362,8 @@ def forecast(
     from recollect.stages.forecast import forecast as stage
     from recollect.stages.forecast import measurements
 
-    chosen, scale = chosen_figures(figures), scale or default_selection().scale
+    scale = scale or default_selection().scale
+    chosen = chosen_figures(scale, figures)
     known = measurements()
     if measure:
         with job(threads, device if device in ("auto", "cpu") else "auto") as held:
@@ -377,4 +380,5 @@ def why(figures: Figures = None, scale: DefaultScale = None) -> None:
 
     Example: recollect why --scale demo radt_dark_room_10x10
     """
-    print(stale.why(scale or default_selection().scale, chosen_figures(figures)))
+    scale = scale or default_selection().scale
+    print(stale.why(scale, chosen_figures(scale, figures)))

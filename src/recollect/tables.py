@@ -129,7 +129,7 @@ def claims(scale: str, figures: str | Iterable[str] | None = None, *, folder: st
         UserError: a name is not known, or scores are damaged or not those that a claim names.
     """
     with inside(folder):
-        found = verdicts(scale, chosen_figures([figures] if isinstance(figures, str) else figures))
+        found = verdicts(scale, chosen_figures(scale, [figures] if isinstance(figures, str) else figures))
     rows = [
         {column: claim[key] for key, column in _OF_CLAIM.items()}
         | {column: contrast.get(key) for key, column in _OF_CONTRAST.items()}

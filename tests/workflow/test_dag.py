@@ -208,6 +208,11 @@ def test_the_default_target_is_named_all_and_follows_the_scale(untouched: Any) -
     assert FIGURE in smoke
 
 
+def test_a_scale_that_is_sized_for_one_figure_draws_that_alone(untouched: Any) -> None:
+    planned = untouched.planned("--config", "scale=hour", "figures=headlines")
+    assert of(planned, "figure .*") == ["figure radt_dark_room_10x10"] and not of(planned, ".*tmaze.*")
+
+
 def test_gpus_are_asked_for_at_paper_scale_only(untouched: Any) -> None:
     target = ["--", "results/paper/figures/radt_dark_room_10x10.pdf"]
     paper = untouched.snakemake("--dry-run", "--config", "seeds_together=1", *target)

@@ -32,7 +32,7 @@ def test_the_file_is_what_the_stages_say() -> None:
 
 
 def test_every_default_artifact_at_demo_scale_is_in_an_out_and_no_out_is_idle() -> None:
-    whole = plan("demo", default_selection().figures)
+    whole = plan("demo", default_selection().figures_at())
     made = [path for stage in STAGES for path in whole.files(stage)]
     made.append(paths.claims("demo"))
     made += [manifest_path(path) for path in made]

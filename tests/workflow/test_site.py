@@ -181,7 +181,7 @@ def test_the_table_of_costs_is_the_forecast_of_today(scale: str, figures: str) -
 
     page = DOCS / "costs.md"
     held = between(page.read_text(encoding="utf-8"), f"forecast {scale} {figures}", page)
-    today = cost_table(forecast(scale, chosen_figures([figures]), measured={}))
+    today = cost_table(forecast(scale, chosen_figures(scale, [figures]), measured={}))
     assert held == today, (
         f"put there what `recollect forecast --scale {scale} {figures} --table` prints in a fresh clone"
     )

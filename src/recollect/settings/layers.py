@@ -21,6 +21,7 @@ says which option the trailing number sets (or word, where that option is a text
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -110,10 +111,11 @@ def _scale_settings(files: tuple[tuple[str, Path, tuple[int, int]], ...]) -> Sca
 
 
 def _check_overridden(settings: ScaleSettings, path: Path) -> None:
-    for group in ("methods", "figures"):
-        for name in getattr(settings, group):
+    named = {"methods": settings.methods, "figures": [*settings.figures, *itertools.chain(*settings.sets.values())]}
+    for group, listed in named.items():
+        for name in listed:
             if not config_path(group, name).is_file():
-                what = f"the scale overrides '{name}', which is not among the {group}"
+                what = f"the scale names '{name}', which is not among the {group}"
                 raise UserError(what, where=path, do=nearest(name, names(group)))
     for name in settings.ensembles:
         if not config_path("methods", base_method(name)).is_file():

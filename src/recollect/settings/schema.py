@@ -235,4 +235,8 @@ class ScaleSettings(Frozen):
     environments: dict[str, dict[str, Any]] = Field(default_factory=dict)
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
     figures: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    sets: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="In place of sets of config.yaml: those of their figures that it is sized for.",
+    )
     vision_language_models: dict[str, dict[str, Any]] = Field(default_factory=dict)

@@ -67,7 +67,9 @@ def check_all_hold(scale: str, figures: Sequence[str], found: Sequence[dict[str,
     failing = [claim["name"] for claim in found if claim["verdict"] not in ("holds", "not run")]
     what = [f"{len(failing)} of {len(found)} claims do not hold: {', '.join(failing)}"] if failing else []
     what += [f"{len(open_)} of {len(found)} claims lack runs: {', '.join(open_)}"] if open_ else []
-    do = "look at their figures" if failing else f"make the runs: `{snakemake_for(paths.claims(scale), figures)}`"
+    do = (
+        "look at their figures" if failing else f"make the runs: `{snakemake_for(paths.claims(scale), scale, figures)}`"
+    )
     if not found:
         what, do = (
             ["no claim is judged"],

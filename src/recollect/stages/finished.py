@@ -29,14 +29,14 @@ def finished(scale: str, figures: Sequence[str]) -> str:
         lines[-1] += "" if path.is_file() else " (not there yet)"
     report = paths.report(scale)
     lines.append(
-        f"Report: {report}" if report.is_file() else f"Report: make it with `{snakemake_for(report, figures)}`"
+        f"Report: {report}" if report.is_file() else f"Report: make it with `{snakemake_for(report, scale, figures)}`"
     )
     if claims_of(scale, tuple(figures)):
         path = paths.claims(scale)
         lines.append(
             f"Claims: {counted(judged)} ({path})"
             if judged
-            else f"Claims: judge them with `{snakemake_for(path, figures)}`"
+            else f"Claims: judge them with `{snakemake_for(path, scale, figures)}`"
         )
     return "\n".join(lines)
 

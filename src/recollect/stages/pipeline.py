@@ -85,7 +85,7 @@ def _outs(job: Job) -> list[str]:
 
 
 def pipeline() -> str:
-    figures = default_selection().figures
+    figures = default_selection().figures_at(SCALE)
     whole = plan(SCALE, figures)
     first = {maker(path, SCALE) for path in embedders(SCALE, figures)}
     split = {job.env for job in first if job is not None}  # environments whose runs are not all of one DVC stage

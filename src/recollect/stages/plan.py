@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from recollect.artifacts.sealed import MANIFEST_SUFFIX
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.resolve import names, scale_settings
 from recollect.stages import paths
@@ -34,6 +35,12 @@ def maker(path: Path, scale: str) -> Job | None:
             if stage.only(*job.names(stage.shared).values()):
                 return job
     return None
+
+
+def makers(files: Iterable[str], scale: str) -> list[Job]:
+    """The jobs that make some files, each once; see `maker`."""
+    found = (maker(Path(file), scale) for file in files if not file.endswith(MANIFEST_SUFFIX))
+    return list(dict.fromkeys(job for job in found if job is not None))
 
 
 #: Stages whose artifacts say in their manifests what they were made of. Files that are fetched are checked by hashes of their own.

@@ -25,7 +25,7 @@ def report(scale: str, figures: Sequence[str]) -> None:
     claims = paths.claims(scale)
     if [path for path in report_inputs(scale, *figures).values() if not path.is_file()] == [claims]:
         raise UserError(
-            "their claims are not judged", where=claims, do=f"make it with `{snakemake_for(claims, figures)}`"
+            "their claims are not judged", where=claims, do=f"make it with `{snakemake_for(claims, scale, figures)}`"
         )
     text = provenance.report_text(scale, *figures)
     code = STAGE.code_text(Job("report", scale))

@@ -33,7 +33,7 @@ class StageRule:
 
     Args:
         name: of the stage.
-        figures: what more a job is about, of a stage that reads figures.
+        figures: scale -> what more a job is about, of a stage that reads figures.
         seeds: of a job that takes these seeds; none: each has a job of its own.
         at_a_time: how many of its seeds a job trains side by side, at most.
         job_hours: of the longest job at scales of large runs.
@@ -45,7 +45,7 @@ class StageRule:
         self,
         name: str,
         *,
-        figures: tuple[str, ...] = (),
+        figures: Callable[[str], tuple[str, ...]] | None = None,
         seeds: Seeds = (),
         at_a_time: int = 1,
         job_hours: float = JOB_HOURS,
@@ -78,7 +78,7 @@ class StageRule:
         return self.files(self.job(wildcards))
 
     def _files(self, job: Job) -> list[str]:
-        listed = self.stage.reads(*job.names(self.stage.over).values(), *self.figures)
+        listed = self.stage.reads(*job.names(self.stage.over).values(), *self._figures(job))
         return [path.as_posix() for path in listed.values()]
 
     def settings(self, wildcards: Wildcards) -> str:
@@ -88,13 +88,23 @@ class StageRule:
         return self.hashes(self.job(wildcards).shape)[1]
 
     def _hashes(self, job: Job) -> tuple[str, str]:
-        settings = self.stage.settings(*job.names(self.stage.shared).values(), *self.figures)
+        settings = self.stage.settings(*job.names(self.stage.shared).values(), *self._figures(job))
         return f"settings {digest(settings)}", f"code {self.stage.code_text(job)}"
+
+    def _figures(self, job: Job) -> tuple[str, ...]:
+        return self.figures(job.scale) if self.figures else ()
+
+    def _figure_words(self, wildcards: Wildcards) -> str:
+        return " ".join(f"--figure {figure}" for figure in self._figures(self.job(wildcards)))
 
     @property
     def params(self) -> dict[str, Callable[..., str]]:
-        settings: dict[str, Callable[..., str]] = {"settings": self.settings}
-        return {**settings, "code": self.code} if self.stage.modules else settings
+        found: dict[str, Callable[..., str]] = {"settings": self.settings}
+        if self.stage.modules:
+            found["code"] = self.code
+        if self.figures:
+            found["figures"] = self._figure_words
+        return found
 
     @property
     def log(self) -> str:
@@ -113,7 +123,7 @@ class StageRule:
                 words += [f"--seed {seed}" for seed in self.seeds]
             else:
                 words.append(f"--{wildcard} {{wildcards.{wildcard}}}")
-        words += [f"--figure {figure}" for figure in self.figures]
+        words += ["{params.figures}"] if self.figures else []
         words += ["--device auto"] if self.stage.asks.gpu else []
         words += ["--threads {threads}"] if not self.stage.local else []
         # A resource, as `threads` is: another number is no other command, so it makes nothing again.

@@ -65,12 +65,23 @@ class Selection(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _by_name(cls, values: Any) -> Any:
-        """`all`, a set, a paper or one figure, as `--config figures=...` gives them."""
-        chosen, sets = values.get("figures"), values.get("sets") or {}
-        if isinstance(chosen, str) and isinstance(sets, Mapping):
-            return {**values, "figures": _of_name(chosen, sets)}
-        return values
+    def _several(cls, values: Any) -> Any:
+        """One name alone, as `--config figures=...` gives it."""
+        chosen = values.get("figures")
+        return {**values, "figures": [chosen]} if isinstance(chosen, str) else values
+
+    def sets_at(self, scale: str) -> dict[str, tuple[str, ...]]:
+        """`sets`, as a scale has them that is not sized for all figures of a set."""
+        return {**self.sets, **scale_settings(scale).sets}
+
+    def figures_at(self, scale: str | None = None, wanted: Iterable[str] = ()) -> tuple[str, ...]:
+        """The names of the figures at a scale, each once; `wanted`: figures, sets, papers or `all`, in place of `figures`.
+
+        Raises:
+            UserError: there is no such scale, figure, set or paper.
+        """
+        sets = self.sets_at(scale or self.scale)
+        return tuple(dict.fromkeys(figure for name in wanted or self.figures for figure in _of_name(name, sets)))
 
 
 def selection(config: Mapping[str, Any]) -> Selection:
@@ -81,7 +92,7 @@ def selection(config: Mapping[str, Any]) -> Selection:
     """
     chosen = validated(Selection, config, where=f"{config_folder() / 'config.yaml'} or --config")
     scale_settings(chosen.scale)
-    for figure in itertools.chain(chosen.figures, *chosen.sets.values()):
+    for figure in itertools.chain(chosen.figures_at(), *chosen.sets.values()):
         figure_settings(chosen.scale, figure)
     return chosen
 
@@ -94,23 +105,21 @@ def default_selection() -> Selection:
     return selection(default_config())
 
 
-def chosen_figures(wanted: Iterable[str] | None) -> list[str]:
+def chosen_figures(scale: str, wanted: Iterable[str] | None) -> list[str]:
     """What a command names: figures, sets of config/config.yaml, papers, `all`, or nothing for what stands there.
 
     Raises:
-        UserError: there is no such figure, set or paper.
+        UserError: there is no such scale, figure, set or paper.
     """
-    default = default_selection()
-    chosen = [figure for name in wanted or () for figure in _of_name(name, default.sets)]
-    return list(dict.fromkeys(chosen)) or list(default.figures)
+    return list(default_selection().figures_at(scale, tuple(wanted or ())))
 
 
-def snakemake_for(path: Path, figures: Iterable[str]) -> str:
+def snakemake_for(path: Path, scale: str, figures: Iterable[str]) -> str:
     """The command that makes what is about some figures, e.g. a report; without `--config` it is about the default ones."""
     default, figures = default_selection(), tuple(figures)
-    if figures == default.figures:
+    if figures == default.figures_at(scale):
         return f"snakemake {path}"
-    of_set = (name for name, listed in default.sets.items() if listed == figures)
+    of_set = (name for name, listed in default.sets_at(scale).items() if listed == figures)
     chosen = figures[0] if len(figures) == 1 else next(of_set, f"'[{','.join(figures)}]'")
     return f"snakemake --config figures={chosen} -- {path}"
 

@@ -187,7 +187,7 @@ def test_every_published_value_of_a_drawn_figure_has_a_place(workdir: Path) -> N
 
 
 def test_default_figures_are_of_every_line_of_research(workdir: Path) -> None:
-    for figures in (default_selection().figures, chosen_figures(["demo_all"])):
+    for figures in (default_selection().figures_at(), chosen_figures("demo", ["demo_all"])):
         assert {name.split("_")[0] for name in figures} == {"radt", "memory", "amago", "helm"}
     assert figure_settings("demo", "radt_dark_room_10x10").methods == ("radt", "ad", "ad.greedy", "dt")
     published = ("radt", "radt_agnostic", "ad", "dpt", "dt")

@@ -34,13 +34,13 @@ def test_without_a_name_it_is_about_what_the_configuration_selects(
     assert "at demo scale" in said(capsys, monkeypatch, "finished", "--scale", "demo")
     sets = "sets: {two: [radt_grid_worlds, helm_tokens]}\n"
     (workdir / "config/config.yaml").write_text(f"scale: smoke\nfigures: two\n{sets}")
-    assert default_selection().figures == ("radt_grid_worlds", "helm_tokens")
+    assert default_selection().figures_at() == ("radt_grid_worlds", "helm_tokens")
     assert "helm_tokens" in said(capsys, monkeypatch, "finished")
     (workdir / "config/config.yaml").write_text(f"scale: smoke\nfigures: radt_dark_room_10x10\n{sets}")
     text = said(capsys, monkeypatch, "finished", "two")
     assert "radt_grid_worlds" in text and "radt_dark_room_10x10" not in text
     (workdir / "config/config.yaml").write_text("scale: smoke\nfigures: all\n")
-    assert sorted(default_selection().figures) == sorted(
+    assert sorted(default_selection().figures_at()) == sorted(
         path.stem for path in (workdir / "config/figures").glob("*.yaml")
     )
 

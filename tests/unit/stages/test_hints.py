@@ -36,15 +36,15 @@ def test_a_misspelt_environment_keeps_its_size(typed: str, meant: str) -> None:
     [("demo_al", "demo_all"), ("headline", "headlines"), ("amagoo", "amago"), ("helm_tokns", "helm_tokens")],
 )
 def test_hints_for_figures_know_sets_and_papers(typed: str, meant: str) -> None:
-    for command in (lambda: chosen_figures([typed]), lambda: selection({**default_config(), "figures": typed})):
+    for command in (lambda: chosen_figures("demo", [typed]), lambda: selection({**default_config(), "figures": typed})):
         with pytest.raises(UserError, match=f"no figure named '{typed}', and no set or paper") as refused:
             command()
         assert refused.value.do == f"did you mean '{meant}'?"
 
 
 def test_sets_and_papers_may_stand_beside_figures() -> None:
-    chosen = chosen_figures(["headlines", "helm_tokens", "helm_minigrid"])
-    assert chosen == [*chosen_figures(["headlines"]), "helm_tokens"]
+    chosen = chosen_figures("demo", ["headlines", "helm_tokens", "helm_minigrid"])
+    assert chosen == [*chosen_figures("demo", ["headlines"]), "helm_tokens"]
 
 
 def test_a_misspelt_rule_is_answered_with_the_nearest_and_values_of_options_are_none() -> None:

@@ -18,12 +18,13 @@ from recollect.artifacts.fingerprint import reachable
 from recollect.cli import app
 from recollect.settings.errors import UserError
 from recollect.settings.layers import method_layers
-from recollect.settings.resolve import names
+from recollect.settings.resolve import names, scale_settings
 from recollect.settings.still import held_still
 from recollect.stages import inputs, packs, paths, rules
 from recollect.stages.figure import spec_of
+from recollect.stages.forecast import forecast
 from recollect.stages.plan import embedders, maker, plan
-from recollect.stages.selection import check_targets, chosen_figures, default_selection, selection
+from recollect.stages.selection import check_targets, chosen_figures, default_config, default_selection, selection
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 
@@ -108,7 +109,7 @@ def test_a_figure_of_traces_reads_traces_and_its_runs_have_pages(workdir: Path) 
 def test_the_demo_makes_a_page_of_a_run_of_each_line_of_research(workdir: Path) -> None:
     runs = [("dark_room_7x7", "radt"), ("amago_dark_key_door_2", "amago_transformer"), ("mini_grid_MemoryS5", "shelm")]
     runs.append(("tmaze_carried_10", "dqn_gpt"))
-    made = plan("demo", default_selection().figures).files("page", "html")
+    made = plan("demo", default_selection().figures_at()).files("page", "html")
     assert sorted(made) == sorted(paths.page("demo", *run, 0) for run in runs)
     config = workdir / "config/scales/demo.yaml"
     asked = config.read_text()
@@ -213,18 +214,43 @@ def test_known_targets_rules_and_options_pass(workdir: Path) -> None:
     )
 
 
+def test_a_scale_says_which_figures_of_a_set_it_is_sized_for(workdir: Path) -> None:
+    assert chosen_figures("hour", None) == chosen_figures("hour", ["headlines"]) == [f"radt_{ROOM}"]
+    assert len(chosen_figures("demo", None)) == 5
+    chosen = selection({**default_config(), "scale": "paper_cpu"})
+    assert "helm_minigrid_memory" in chosen.figures_at() and f"radt_{ROOM}" in chosen.figures_at("demo")
+    assert chosen_figures("hour", ["helm_tokens"]) == ["helm_tokens"]  # whoever names another gets it
+    file = workdir / "config/scales/hour.yaml"
+    file.write_text(file.read_text().replace(f"[radt_{ROOM}]", "[radt_dark_room_11x11]"))
+    with pytest.raises(UserError, match="the scale names 'radt_dark_room_11x11', which is not among the figures"):
+        chosen_figures("hour", None)
+
+
+@pytest.mark.parametrize("scale", [name for name in names("scales") if scale_settings(name).resources == "small"])
+def test_what_a_scale_for_cpus_draws_by_itself_takes_no_month_of_a_core(scale: str) -> None:
+    """`snakemake --config scale=hour` began 49,000 hours of work: of the default figures it is sized for one."""
+    assert forecast(scale, chosen_figures(scale, None), measured={}).seconds() < 30 * 24 * 3600
+
+
+@pytest.mark.parametrize("target", ["report", "claims"])
+def test_the_report_of_another_scale_is_about_the_figures_that_it_is_sized_for(target: str, workdir: Path) -> None:
+    rule = rules.StageRule(target, figures=default_selection().figures_at)
+    assert rule.params["figures"]({"scale": "hour"}) == f"--figure radt_{ROOM}"
+    assert rule.params["figures"]({"scale": "demo"}).count("--figure") == 5
+
+
 def test_all_selects_every_configured_figure(workdir: Path) -> None:
-    assert selection({"scale": "paper", "figures": "all"}).figures == tuple(names("figures"))
+    assert selection({"scale": "paper", "figures": "all"}).figures_at() == tuple(names("figures"))
     one = selection({"scale": "paper", "figures": "radt_dark_room_10x10"})
     assert one.figures == ("radt_dark_room_10x10",)
 
 
 def test_a_paper_selects_its_figures_and_every_figure_is_of_one(workdir: Path) -> None:
     papers = [
-        selection({"scale": "paper", "figures": paper}).figures for paper in ("radt", "memory_rl", "amago", "helm")
+        selection({"scale": "paper", "figures": paper}).figures_at() for paper in ("radt", "memory_rl", "amago", "helm")
     ]
     assert sorted(itertools.chain(*papers)) == names("figures") and all(papers)
-    assert chosen_figures(["helm"]) == list(papers[-1])
+    assert chosen_figures("demo", ["helm"]) == list(papers[-1])
 
 
 @pytest.mark.parametrize(
