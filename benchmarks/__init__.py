@@ -30,6 +30,7 @@ NAMES: dict[str, str] = {
     "hopfield": "FrozenHopfield of discrete inputs as a table, against the softmax over the vocabulary",
     "one_actor": "Memory-RL as published: one actor's steps, against the plain policy; and updates",
     "frozen_models": "HELM's frozen models at their published sizes: Transformer-XL, Hopfield network, CLIP",
+    "bfloat16": "RA-DT's training steps and HELM's frozen models in bfloat16, where a processor has units for it",
     "dry_run": "time until Snakemake knows what to do",
 }
 """Benchmark (the module of the same name in this package) -> what it times."""

@@ -70,7 +70,7 @@ def working_folder(folder: Path, seeds: int) -> Path:
             other.unlink()
         for other in (folder / "config/scales").glob("*.yaml"):
             content = yaml.safe_load(other.read_text(encoding="utf-8"))
-            write(other, {key: value for key, value in content.items() if key != "figures"})
+            write(other, {key: value for key, value in content.items() if key not in ("figures", "sets")})
         many = {**scale, "seeds": list(range(seeds)), "figures": {}, "description": "As many seeds as wanted."}
         write(folder / "config/scales/many.yaml", many)
         write(folder / "config/figures/many.yaml", {**figure, "methods": list(METHODS)})

@@ -84,6 +84,7 @@ class Comparison:
         rounds: how often both ways are timed at most (slow ones); None: as often as the others.
         notes: what a reader must know, e.g. that a time was scaled up.
         released: name of the line of `released.yaml` that this is to be compared with, if any.
+        float32: ours computes in it, so that its share of the machine's peak in float32 can be said.
     """
 
     work: str
@@ -97,6 +98,7 @@ class Comparison:
     rounds: int | None = None
     notes: tuple[str, ...] = ()
     released: str = ""
+    float32: bool = True
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,7 @@ def measure(comparison: Comparison, *, rounds: int = ROUNDS, at_least: float = A
     rounds = min(rounds, comparison.rounds or rounds)
     ours, against = comparison.ours, comparison.against
     # A mode of PyTorch's would break CUDA graphs and compiled code.
-    arithmetic = None if torch.cuda.is_available() else Arithmetic()
+    arithmetic = Arithmetic() if comparison.float32 and not torch.cuda.is_available() else None
     our_calls = calls_for(ours, at_least, arithmetic)
     their_calls = calls_for(against, at_least) if against is not None else 0
     our_times: list[float] = []

@@ -41,6 +41,7 @@ class Case:
     compiled: bool = False
     dropout: float = 0.1
     lively: bool = False
+    bfloat16: bool = False  # also on a CPU
 
     @property
     def text(self) -> str:
@@ -213,7 +214,7 @@ def trainer(network: DecisionTransformer, case: Case) -> Callable[[], Tensor]:
     target = now.action.flatten()[real]
 
     def step() -> Tensor:
-        with torch.autocast(case.device, torch.bfloat16, enabled=case.device != "cpu"):
+        with torch.autocast(case.device, torch.bfloat16, enabled=case.bfloat16 or case.device != "cpu"):
             logits_BTA, _ = forward(now, context, has_context)
         loss = F.cross_entropy(logits_BTA.flatten(0, 1)[real].float(), target)
         optimiser.zero_grad()
