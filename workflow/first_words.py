@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
+from recollect.settings.errors import UserError
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 
@@ -22,7 +24,8 @@ def of(jobs: Iterable[Job]) -> str:
     estimator = Estimator({})
     seconds = {"GPU": 0.0, "CPU": 0.0}
     for job in jobs:
-        estimate = estimator(job)
-        seconds["GPU" if estimate.gpu else "CPU"] += estimate.seconds
+        with suppress(UserError):  # of a world that only the jobs' own environment has
+            estimate = estimator(job)
+            seconds["GPU" if estimate.gpu else "CPU"] += estimate.seconds
     times = [f"{said_time(of)} of {unit} time" for unit, of in seconds.items() if of]
-    return f"To do: about {' and '.join(times)}. `recollect forecast` says of what."
+    return f"To do: about {' and '.join(times)}. `recollect forecast` says of what." if times else ""
