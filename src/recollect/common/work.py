@@ -8,7 +8,6 @@ of one method, less for the ratio of two methods. No method imports this: it is 
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import pairwise
 from math import prod
 from typing import NamedTuple
@@ -20,6 +19,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder, read_yaml
 from recollect.settings.resolve import environment_settings
 from recollect.settings.schema import Settings
+from recollect.settings.still import remembered
 
 LEARNING, UPDATE = 3, 3  # forward and backward in forwards; forward, backward and optimiser in passes
 EPISODE = 500  # steps of an episode where nothing says it
@@ -57,7 +57,7 @@ class Shape(NamedTuple):
     pixels: int
 
 
-@cache
+@remembered
 def shape_of(scale: str, env: str) -> Shape:
     """What a world's episodes look like. Where its packages are not here: what its options say, or `EPISODE` steps.
 
@@ -80,7 +80,7 @@ def shape_met(settings: Settings) -> Shape:
     return shape_of(settings.scale, settings.environment.name)
 
 
-@cache
+@remembered
 def tasks_of(scale: str, env: str, split: str) -> int:
     """How many tasks a split has; 1 where the packages of the world are not here."""
     environment = environment_settings(scale, env)

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import names
+from recollect.settings.still import held_still
 from recollect.stages import packs
 from recollect.stages.device_speeds import speeds_of
 from recollect.stages.estimating import SOURCES, Estimate, Estimator, Source
@@ -122,6 +123,7 @@ class Forecast(NamedTuple):
         return "\n".join(_lines(self))
 
 
+@held_still()
 def forecast(
     scale: str,
     figures: Iterable[str],

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +15,7 @@ from recollect.radt import work as of_memories
 from recollect.settings.catalogue import module_of
 from recollect.settings.resolve import by_task, environment_settings, resolve, source_hyperparameters
 from recollect.settings.schema import Settings
+from recollect.settings.still import remembered
 from recollect.sources import work as of_sources
 from recollect.stages.stage import Job
 
@@ -42,7 +42,7 @@ def family_of(job: Job) -> str:
     return " ".join(word for word in (job.stage, room, sequence) if word)
 
 
-@cache
+@remembered
 def settings_of(scale: str, env: str, method: str) -> Settings:
     return resolve(scale, env, method, 0)
 
@@ -52,7 +52,7 @@ def work_of(job: Job) -> Work:
     return _work_of(job.shape)
 
 
-@cache
+@remembered
 def _work_of(job: Job) -> Work:
     scale, env = job.scale, job.env
     if job.stage in ("generate", "generate_task"):
@@ -102,7 +102,7 @@ def _unknown(settings: Settings) -> Work:
     return Work(steps * net.flop * LEARNING, steps * UPDATE, steps, 0, steps)
 
 
-@cache
+@remembered
 def _source(scale: str, env: str) -> tuple[str, Any]:
     """(algorithm, hyperparameters) of what makes the histories of an environment."""
     source = environment_settings(scale, env).source

@@ -73,6 +73,15 @@ def test_a_forecast_of_two_runs_is_what_a_person_reckons(made: Path) -> None:
     assert "2 jobs at a time" in cost.text() and "measured 1" in cost.text() and "recorded 2" in cost.text()
 
 
+def test_a_notebook_that_changes_a_setting_gets_another_forecast(workdir: Path) -> None:
+    path = workdir / "config/scales/smoke.yaml"
+    before = forecast("smoke", [f"radt_{ROOM}"], measured={}).seconds()
+    scale = yaml.safe_load(path.read_text())
+    scale["methods"]["dt"]["hyperparameters"]["optimisation"]["steps"] *= 100
+    path.write_text(yaml.safe_dump(scale))
+    assert forecast("smoke", [f"radt_{ROOM}"], measured={}).seconds() > 2 * before
+
+
 def test_what_remains_is_what_is_missing_or_stale_and_what_waits_for_it(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
