@@ -9,9 +9,11 @@ from recollect.settings.errors import UserError
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 
+MINUTE = 60.0
+
 
 def of(jobs: Iterable[Job]) -> str:
-    """About how long jobs that will run take in all, in a line; nothing where all of them take seconds.
+    """About how long jobs that will run take in all, in a line; nothing where that is less than a minute.
 
     Reckoned without a look at what was finished here, so at once. `recollect forecast` takes that into account.
     """
@@ -27,5 +29,7 @@ def of(jobs: Iterable[Job]) -> str:
         with suppress(UserError):  # of a world that only the jobs' own environment has
             estimate = estimator(job)
             seconds["GPU" if estimate.gpu else "CPU"] += estimate.seconds
+    if sum(seconds.values()) < MINUTE:
+        return ""
     times = [f"{said_time(of)} of {unit} time" for unit, of in seconds.items() if of]
-    return f"To do: about {' and '.join(times)}. `recollect forecast` says of what." if times else ""
+    return f"To do: about {' and '.join(times)}. `recollect forecast` says of what."

@@ -12,7 +12,7 @@ from recollect.settings.errors import UserError
 from recollect.stages.estimating import Estimator
 from recollect.stages.stage import Job
 
-RUN = Job("run", "demo", "tmaze_passive_5", "dqn_lstm", "0")
+RUNS = [Job("run", "demo", "dark_room_7x7", "radt", str(seed)) for seed in range(5)]
 AT_PAPER_SCALE = Job("run", "paper", "tmaze_passive_50", "dqn_gpt", "1")
 Said = Callable[[Iterable[Job]], str]
 
@@ -26,16 +26,21 @@ def said(root: Path, monkeypatch: pytest.MonkeyPatch, in_the_repository: None) -
 
 
 def test_time_of_cpus_and_gpus_is_said_apart(said: Said) -> None:
-    both = said([RUN, AT_PAPER_SCALE, Job("figure", "paper", "memory_rl_passive_tmaze")])
+    both = said([*RUNS, AT_PAPER_SCALE, Job("figure", "paper", "memory_rl_passive_tmaze")])
     assert re.fullmatch(
         r"To do: about [\d,.]+ (min|h) of GPU time and [\d.]+ (s|min) of CPU time\. `recollect forecast` says of what\.",
         both,
     )
-    assert "GPU" not in said([RUN])
+    assert "GPU" not in said(RUNS)
 
 
 def test_nothing_is_said_where_all_takes_seconds(said: Said) -> None:
-    assert said([]) == said([Job("figure", "demo", "helm_tokens"), Job("report", "demo"), Job("claims", "demo")]) == ""
+    assert (
+        said([Job("run", "smoke", "tmaze_passive_5", "dqn_lstm", "0")])
+        == said([])
+        == said([Job("figure", "demo", "helm_tokens"), Job("report", "demo"), Job("claims", "demo")])
+        == ""
+    )
 
 
 def test_a_world_that_is_not_here_stops_nothing(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,4 +48,4 @@ def test_a_world_that_is_not_here_stops_nothing(said: Said, monkeypatch: pytest.
         raise UserError("its package is missing", where="here", do="run with `--sdm conda`")
 
     monkeypatch.setattr(Estimator, "__call__", refused)
-    assert said([RUN]) == ""
+    assert said(RUNS) == ""

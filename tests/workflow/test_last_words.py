@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +14,6 @@ def test_the_jobs_that_failed_stand_at_the_end_with_their_errors(real_workflow: 
     done = workflow.run("snakemake", "--cores", "2", "--keep-going", breaks, works, check=False)
     assert done.returncode == 1
     said = done.stdout.splitlines()
-    assert any(
-        re.fullmatch(r"To do: about \d+ s of CPU time\. `recollect forecast` says of what\.", line) for line in said
-    )
     *_, failed, goes_on = said[: said.index("What is finished is kept. The same command goes on from there.") + 1]
     assert failed.startswith("not finished: logs/smoke/tmaze_passive_5/dqn_lstm.learning_rate=1e30/seed_0/run.log: ")
     assert failed.endswith("error: training diverged: 'critic_loss' is nan") and goes_on

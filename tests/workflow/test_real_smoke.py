@@ -29,7 +29,10 @@ def test_smoke_makes_every_default_figure_and_the_report_and_stays_done(
 ) -> None:
     workflow = real_workflow("smoke")
     all_of_it = ["--config", "scale=smoke", "figures=demo_all", "--", "all", "report"]
-    workflow.run("recollect", "warm", "snakemake", "--cores", "2", *all_of_it, timeout=1800)
+    done = workflow.run("recollect", "warm", "snakemake", "--cores", "2", *all_of_it, timeout=1800)
+    assert re.search(
+        r"^To do: about \d+ min of CPU time\. `recollect forecast` says of what\.$", done.stdout, re.MULTILINE
+    )
     default = read_yaml(workflow.folder / "config/config.yaml")["sets"]["demo_all"]
     figures = workflow.folder / "results/smoke/figures"
     assert sorted(path.stem for path in figures.glob("*.pdf")) == sorted(default)
