@@ -19,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from recollect.settings.errors import UserError
+from recollect.stages.snakemake_records import ALIVE
 
-ALIVE = Path(".snakemake/recollect-alive")
-LOCKS = Path(".snakemake/locks")
+LOCKS = ALIVE.parent / "locks"
 
 
 def clear() -> int:

@@ -26,10 +26,10 @@ from recollect.stages.forecast import said_bytes
 from recollect.stages.paths import Place
 from recollect.stages.plan import below, maker, plan
 from recollect.stages.selection import default_selection
+from recollect.stages.snakemake_records import ALIVE
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 
-ALIVE = Path(".snakemake") / "recollect-alive"  # held by every Snakemake of this folder for as long as it lives
 _NO_SCALES = ("published", "models")  # folders of `data` that every scale shares: what was fetched
 
 #: What is kept or goes as a whole -> where its artifacts lie, and where its checkpoints do.

@@ -1,4 +1,4 @@
-"""Where Snakemake keeps its record of how a file was made: one file for each, below `.snakemake/metadata`."""
+"""What lies in `.snakemake`: its record of how each file was made, and the file by which a Snakemake says that it lives."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 
 METADATA = Path(".snakemake") / "metadata"
+ALIVE = METADATA.parent / "recollect-alive"
+"""Every Snakemake of this folder holds an flock on it for as long as it lives (workflow/stale_lock.py)."""
 _LONGEST = 255  # characters of a file's name, where the file system says nothing
 
 

@@ -16,8 +16,9 @@ from recollect.artifacts.sealed import manifest_path, sealing, write_table
 from recollect.cli import app
 from recollect.settings.errors import UserError
 from recollect.stages import paths
-from recollect.stages.clean import ALIVE, Unit, delete, unused
+from recollect.stages.clean import Unit, delete, unused
 from recollect.stages.plan import plan
+from recollect.stages.snakemake_records import ALIVE
 from recollect.stages.sweep import sweep
 from recollect.stages.table import STAGES
 
