@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 from recollect.environments import registry
 from recollect.environments.base import Task, World
 from recollect.environments.faults import check_step, file_of
-from recollect.settings.catalogue import own_packages
+from recollect.settings.catalogue import last_own
 from recollect.settings.errors import UserError, shown
 
 STEPS = 60  # that are played for each promise
@@ -83,9 +83,7 @@ def failure(error: Exception, file: Path) -> Finding:
     if isinstance(error, UserError):
         return Finding(error.what, shown(Path(error.where)), error.do)
     frames = traceback.extract_tb(error.__traceback__)
-    places = [file, *own_packages().values()]
-    own = [frame for frame in frames if any(Path(frame.filename).is_relative_to(place) for place in places)]
-    at = (own or frames)[-1]
+    at = last_own(frames, file) or frames[-1]
     what = f"`{at.name}` fails with {type(error).__name__}: {error}"
     return Finding(what, f"{shown(Path(at.filename))}:{at.lineno}", f"mend the line `{at.line}`")
 

@@ -149,14 +149,17 @@ def imported(module: str, what: str, *, where: object) -> ModuleType:
 
 def own_line(error: BaseException) -> str | None:
     """The last line of own code that led to an error, `mine/corridor.py:3`; None: none did."""
-    lines = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, SyntaxError) and error.filename:
-        lines.append((error.filename, error.lineno))
-    own = [
-        f"{shown(Path(file))}:{line}"
-        for file, line in lines
-        if any(Path(file).is_relative_to(place) for place in own_packages().values())
-    ]
+        frames.append(traceback.FrameSummary(error.filename, error.lineno, ""))
+    last = last_own(frames)
+    return None if last is None else f"{shown(Path(last.filename))}:{last.lineno}"
+
+
+def last_own(frames: Iterable[traceback.FrameSummary], *also: Path) -> traceback.FrameSummary | None:
+    """The last frame that lies in own code, or in another of these places; None: none does."""
+    places = (*own_packages().values(), *also)
+    own = [frame for frame in frames if any(Path(frame.filename).is_relative_to(place) for place in places)]
     return own[-1] if own else None
 
 
