@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from pydantic import Field, PositiveInt
 
 from recollect.figures import captions, finishing, reading, spec, style
-from recollect.figures.spec import PUBLISHED, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, Panel, ScoreOptions
+from recollect.figures.spec import PUBLISHED, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, Panel, ScoreOptions, table_row
 from recollect.settings.errors import UserError, nearest
 
 WORDS = ("lines", "Open diamonds")
@@ -110,16 +110,7 @@ def _measured(
             scores_SNE, tasks, _ = reading.score_array(cell, figure)
             score_SN = reading.last_episodes(scores_SNE, options.last).mean(2)
             bounds = options.interval(score_SN, figure.name, panel.name, method)
-            parts.append(
-                {
-                    "panel": panel.name,
-                    "method": method,
-                    "x": float(place),
-                    **bounds.numbers(),
-                    "seeds": len(figure.seeds),
-                    "tasks": len(tasks),
-                }
-            )
+            parts.append(table_row(panel.name, method, place, bounds, seeds=len(figure.seeds), tasks=len(tasks)))
     return pd.DataFrame(parts, columns=TABLE_COLUMNS)
 
 

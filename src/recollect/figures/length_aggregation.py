@@ -22,7 +22,7 @@ from pydantic import Field
 from recollect.common.curve_end import POINTS
 from recollect.figures import captions, learning_curves, overlaps, reading, style
 from recollect.figures.finishing import finished
-from recollect.figures.spec import AGGREGATION, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of
+from recollect.figures.spec import AGGREGATION, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of, table_row
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
 
@@ -135,16 +135,8 @@ def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measu
             tasks = cell["task"].nunique()
             rng = generator("bootstrap", figure.name, environment, method)
             final = learning_curves.average_final(curves, rng, **how)
-            points.append(
-                {
-                    "panel": panel_of[environment],
-                    "method": method,
-                    "x": options.lengths[environment],
-                    **final.numbers(),
-                    "seeds": len(curves),
-                    "tasks": tasks,
-                }
-            )
+            x = options.lengths[environment]
+            points.append(table_row(panel_of[environment], method, x, final, seeds=len(curves), tasks=tasks))
             if options.curves:
                 band = learning_curves.band_rows(curves, rng, **how)
                 bands.append(band.assign(panel=environment, method=method, tasks=tasks))

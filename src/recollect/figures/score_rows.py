@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from pydantic import Field
 
 from recollect.figures import captions, finishing, reading, style
-from recollect.figures.spec import TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, ScoreOptions, options_of
+from recollect.figures.spec import TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, ScoreOptions, options_of, table_row
 from recollect.settings.errors import UserError, nearest
 
 WORDS = ("lines", "Open markers")
@@ -93,16 +93,7 @@ def _measured(
                         do="evaluate all seeds anew",
                     )
                 bounds = options.interval(score_SN, figure.name, panel, row, method)
-                parts.append(
-                    {
-                        "panel": panel,
-                        "method": method,
-                        "x": float(place),
-                        **bounds.numbers(),
-                        "seeds": len(figure.seeds),
-                        "tasks": len(tasks),
-                    }
-                )
+                parts.append(table_row(panel, method, place, bounds, seeds=len(figure.seeds), tasks=len(tasks)))
     return pd.DataFrame(parts, columns=TABLE_COLUMNS)
 
 

@@ -195,6 +195,11 @@ class Drawn:
     notes: tuple[str, ...] = ()
 
 
+def table_row(panel: str, method: str, x: float, interval: Interval, *, seeds: int, tasks: int) -> dict[str, Any]:
+    """A single aggregate as a row of a figure's table."""
+    return {"panel": panel, "method": method, "x": float(x), **interval.numbers(), "seeds": seeds, "tasks": tasks}
+
+
 def with_extra_rows(table: pd.DataFrame, rows: Sequence[ExtraRow]) -> pd.DataFrame:
     """A figure's table with what is drawn but was not measured, which has no interval, no seeds and no tasks."""
     if not rows:
