@@ -77,9 +77,15 @@ onstart:
     here = not workflow.deployment_settings.deployment_method
     try:
         worlds.check_worlds(jobs, here=here)
+        said = first_words.of(
+            jobs,
+            local=workflow.local_exec,
+            cores=workflow.cores or 1,
+            most_hours=SELECTED.hours,
+        )
     except UserError as error:
         raise WorkflowError(str(error))
-    if said := first_words.of(jobs):
+    if said:
         print(said, file=sys.stderr)
 
 

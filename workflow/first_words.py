@@ -1,21 +1,32 @@
-"""What is said before the first job runs: how much there is to do. A scale that is too dear is best noticed here."""
+"""What is said before the first job runs: how long all will take. What is too dear for this machine does not begin unasked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 
+from recollect.artifacts.lease import usable
 from recollect.settings.errors import UserError
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 
-MINUTE = 60.0
+MINUTE, HOUR = 60.0, 3600.0
+MOST_NAMED = 3  # of figures, in a command
 
 
-def of(jobs: Iterable[Job]) -> str:
+def of(jobs: Iterable[Job], *, local: bool, cores: int, most_hours: float | None) -> str:
     """About how long jobs that will run take in all, in a line; nothing where that is less than a minute.
 
     Reckoned without a look at what was finished here, so at once. `recollect forecast` takes that into account.
+
+    Args:
+        local: they run on this machine; else somewhere with a GPU for each that asks for one.
+        cores: of this machine that jobs may use.
+        most_hours: the longest that this machine may work unasked; None: any time.
+
+    Raises:
+        UserError: this machine would work longer.
     """
     jobs = list(jobs)
     if all(STAGES[job.stage].local for job in jobs):
@@ -23,7 +34,9 @@ def of(jobs: Iterable[Job]) -> str:
     from recollect.stages.estimating import Estimator  # needs torch, which takes a second
     from recollect.stages.forecast import said_time
 
-    estimator = Estimator({})
+    gpus = len(usable("auto")) if local else 0
+    lacking = [job for job in jobs if local and not gpus and STAGES[job.stage].on_gpu(job)]
+    estimator = Estimator({}, "cpu" if lacking else "auto")
     seconds = {"GPU": 0.0, "CPU": 0.0}
     for job in jobs:
         with suppress(UserError):  # of a world that only the jobs' own environment has
@@ -31,5 +44,22 @@ def of(jobs: Iterable[Job]) -> str:
             seconds["GPU" if estimate.gpu else "CPU"] += estimate.seconds
     if sum(seconds.values()) < MINUTE:
         return ""
-    times = [f"{said_time(of)} of {unit} time" for unit, of in seconds.items() if of]
-    return f"To do: about {' and '.join(times)}. `recollect forecast` says of what."
+    times = " and ".join(f"{said_time(of)} of {unit} time" for unit, of in seconds.items() if of)
+    without = " without a GPU, for which its settings are meant" if lacking else ""
+    said = f"about {times}{without}. `{_forecast(jobs)}` says of what."
+    wall = seconds["CPU"] / cores + seconds["GPU"] / max(gpus, 1)
+    if local and most_hours is not None and wall > most_hours * HOUR:
+        raise UserError(
+            f"this machine would work for {said_time(wall)}: {said}",
+            where=f"hours: {most_hours:g}, in config/config.yaml or behind --config",
+            do="name a scale or a figure that takes less, or --profile cluster; "
+            f"or begin it with `--config hours={math.ceil(wall / HOUR)}` or more",
+        )
+    return f"To do: {said}"
+
+
+def _forecast(jobs: Collection[Job]) -> str:
+    """The command that says what these jobs cost."""
+    figures = list(dict.fromkeys(job.env for job in jobs if job.stage == "figure"))
+    scale = next(iter(dict.fromkeys(job.scale for job in jobs)))
+    return " ".join(["recollect forecast --scale", scale, *(figures if len(figures) <= MOST_NAMED else ())])

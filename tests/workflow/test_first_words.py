@@ -1,10 +1,12 @@
-"""Before the first job Snakemake says about how long all that it will do takes."""
+"""Before the first job Snakemake says about how long all that it will do takes, and does not begin unasked what is too dear."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,38 +15,52 @@ from recollect.stages.estimating import Estimator
 from recollect.stages.stage import Job
 
 RUNS = [Job("run", "demo", "dark_room_7x7", "radt", str(seed)) for seed in range(5)]
+SHORT = Job("run", "smoke", "tmaze_passive_5", "dqn_lstm", "0")
 AT_PAPER_SCALE = Job("run", "paper", "tmaze_passive_50", "dqn_gpt", "1")
-Said = Callable[[Iterable[Job]], str]
+Said = Callable[..., str]
 
 
 @pytest.fixture
 def said(root: Path, monkeypatch: pytest.MonkeyPatch, in_the_repository: None) -> Said:
+    """On a machine of two cores without a GPU."""
     monkeypatch.syspath_prepend(str(root / "workflow"))
     import first_words
 
-    return first_words.of  # type: ignore[no-any-return]
+    monkeypatch.setattr(first_words, "usable", lambda wanted: [])
+    return partial(first_words.of, local=True, cores=2, most_hours=None)
 
 
 def test_time_of_cpus_and_gpus_is_said_apart(said: Said) -> None:
-    both = said([*RUNS, AT_PAPER_SCALE, Job("figure", "paper", "memory_rl_passive_tmaze")])
+    both = said([*RUNS, AT_PAPER_SCALE, Job("figure", "demo", "memory_rl_passive_tmaze")], local=False)
+    times = r"about [\d,.]+ (min|h) of GPU time and [\d.]+ (s|min) of CPU time"
     assert re.fullmatch(
-        r"To do: about [\d,.]+ (min|h) of GPU time and [\d.]+ (s|min) of CPU time\. `recollect forecast` says of what\.",
-        both,
+        rf"To do: {times}\. `recollect forecast --scale demo memory_rl_passive_tmaze` says of what\.", both
     )
     assert "GPU" not in said(RUNS)
 
 
+def test_without_a_gpu_the_time_is_that_of_this_machine(said: Said) -> None:
+    """It said what a GPU would take, hundreds of times less, and began."""
+    here = said([AT_PAPER_SCALE])
+    time = r"about [\d,.]+ h of CPU time without a GPU, for which its settings are meant"
+    assert re.fullmatch(rf"To do: {time}\. `recollect forecast --scale paper` says of what\.", here)
+
+
+def test_what_takes_too_long_here_does_not_begin_unasked(said: Said) -> None:
+    with pytest.raises(UserError, match=r"this machine would work for .* h: about .* h of CPU time") as refused:
+        said([AT_PAPER_SCALE], most_hours=1)
+    assert (hours := re.search(r"`--config hours=(\d+)`", refused.value.do))
+    assert said([AT_PAPER_SCALE], most_hours=float(hours[1])).startswith("To do: ")
+    assert said([AT_PAPER_SCALE], most_hours=1, local=False)  # on a cluster there is a limit for each job
+    assert said([AT_PAPER_SCALE], most_hours=1, cores=1000)
+
+
 def test_nothing_is_said_where_all_takes_seconds(said: Said) -> None:
-    assert (
-        said([Job("run", "smoke", "tmaze_passive_5", "dqn_lstm", "0")])
-        == said([])
-        == said([Job("figure", "demo", "helm_tokens"), Job("report", "demo"), Job("claims", "demo")])
-        == ""
-    )
+    assert said([]) == said([SHORT]) == said([Job("figure", "demo", "helm_tokens"), Job("report", "demo")]) == ""
 
 
 def test_a_world_that_is_not_here_stops_nothing(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(self: Estimator, job: Job) -> None:
+    def refused(self: Any, job: Job) -> None:
         raise UserError("its package is missing", where="here", do="run with `--sdm conda`")
 
     monkeypatch.setattr(Estimator, "__call__", refused)

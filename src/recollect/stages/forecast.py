@@ -20,6 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from recollect.artifacts.lease import usable
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import names
 from recollect.settings.still import held_still
@@ -212,6 +213,8 @@ def _lines(cost: Forecast) -> Iterable[str]:
     yield f"disk        {said_bytes(sum(e.disk for e in of.values()))}, and {said_bytes(largest)} of checkpoints while jobs run"
     basis = "of a job that ran here" if cost.memory_measured else "asked for by the rules"
     yield f"memory      {cost.memory / 1000:,.1f} GB for the largest job ({basis})"
+    if some and not usable("auto"):
+        yield "GPUs        there is none on this machine: `--device cpu` reckons without"
     if families := missing_families(needs):
         how = ", ".join(f"`make setup FAMILY={family}`" for family in families)
         yield f"packages    not all are installed here: {how}, or run with `--sdm conda`"

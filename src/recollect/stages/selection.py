@@ -45,6 +45,11 @@ class Selection(Frozen):
     sets: dict[str, tuple[str, ...]] = Field(
         default_factory=dict, description="Figures that are asked for by one name."
     )
+    hours: float | None = Field(
+        100,
+        gt=0,
+        description="Snakemake begins nothing that takes longer on this machine, by the forecast; null: it does.",
+    )
     job_hours: float = Field(JOB_HOURS, ge=1, description="Longest job at a large scale; docs/cluster.md.")
     seeds_together: int | None = Field(
         None, ge=1, description="At most so many seeds in one job; 1: each for itself; null: as many as fit."
