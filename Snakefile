@@ -11,12 +11,11 @@ from pathlib import Path
 from snakemake.utils import min_version
 
 from recollect.settings.loading import config_folder
-from recollect.stages import why, worlds
+from recollect.stages import first_words, why, worlds
 
 min_version("9.20")
 HERE = workflow.current_basedir.get_path_or_uri(secret_free=True)
 sys.path.insert(0, f"{HERE}/workflow")  # modules of the workflow itself
-import first_words
 import last_words
 import provenance
 import snakemake_internals

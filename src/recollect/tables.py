@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,11 @@ from recollect.artifacts.sealed import verify
 from recollect.folders import inside
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import figure_settings, resolve
-from recollect.stages import paths
+from recollect.stages import first_words, paths
 from recollect.stages.claims import verdicts
 from recollect.stages.inputs import figure_runs
 from recollect.stages.making import make_job
+from recollect.stages.plan import plan, remaining
 from recollect.stages.selection import chosen_figures
 from recollect.stages.stage import Job
 
@@ -34,7 +36,8 @@ def figure(
     """A figure by its name, drawn or not.
 
     Args:
-        make: draw it first, after making all that it needs (`recollect forecast` says what that costs). What is of today is kept.
+        make: draw it first, after making all that it needs. What is of today is kept. How long the rest takes is said on the
+            standard error, where it is over a minute.
         device: of what is made, see `recollect.train`.
         folder: where `data` and `results` lie; None: where the configuration is.
 
@@ -46,6 +49,8 @@ def figure(
         figure_settings(scale, name)
         runs = [Run(scale, *of, at, config, resolve(scale, *of)) for of in figure_runs(scale, name)]
         if make:
+            said = first_words.of(remaining(plan(scale, [name])).needs, local=True, cores=1, most_hours=None)
+            print(said, end="\n" * bool(said), file=sys.stderr)
             make_job(Job("figure", scale, name), device)
     return Figure(scale, name, runs, at, config)
 

@@ -22,7 +22,7 @@ def test_a_newcomer_draws_a_figure_changes_one_thing_and_sees_what_changes(user:
     assert "GPU time" in you.types(README, "recollect forecast --scale paper radt_grid_worlds")
     assert "never made" in you.types(README, "recollect why")
     assert "radt_dark_room_10x10" in you.types(README, "recollect list")
-    assert "95 % interval" in you.types(README, "recollect claims")
+    assert "not judged at scale smoke" in you.types(README, "recollect claims")
     assert "to do: start one" in you.types(README, "recollect watch", status=2)
 
     # The same from Python, then a video and an inspection page of what it trained.

@@ -45,7 +45,7 @@ def of(jobs: Iterable[Job], *, local: bool, cores: int, most_hours: float | None
     if sum(seconds.values()) < MINUTE:
         return ""
     times = " and ".join(f"{said_time(of)} of {unit} time" for unit, of in seconds.items() if of)
-    without = " without a GPU, for which its settings are meant" if lacking else ""
+    without = " without a GPU, for which the settings are meant" if lacking else ""
     said = f"about {times}{without}. `{_forecast(jobs)}` says of what."
     wall = seconds["CPU"] / cores + seconds["GPU"] / max(gpus, 1)
     if local and most_hours is not None and wall > most_hours * HOUR:

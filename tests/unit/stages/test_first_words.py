@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from recollect.settings.errors import UserError
+from recollect.stages import first_words
 from recollect.stages.estimating import Estimator
 from recollect.stages.stage import Job
 
@@ -21,11 +21,8 @@ Said = Callable[..., str]
 
 
 @pytest.fixture
-def said(root: Path, monkeypatch: pytest.MonkeyPatch, in_the_repository: None) -> Said:
+def said(monkeypatch: pytest.MonkeyPatch, in_the_repository: None) -> Said:
     """On a machine of two cores without a GPU."""
-    monkeypatch.syspath_prepend(str(root / "workflow"))
-    import first_words
-
     monkeypatch.setattr(first_words, "usable", lambda wanted: [])
     return partial(first_words.of, local=True, cores=2, most_hours=None)
 
@@ -42,7 +39,7 @@ def test_time_of_cpus_and_gpus_is_said_apart(said: Said) -> None:
 def test_without_a_gpu_the_time_is_that_of_this_machine(said: Said) -> None:
     """It said what a GPU would take, hundreds of times less, and began."""
     here = said([AT_PAPER_SCALE])
-    time = r"about [\d,.]+ h of CPU time without a GPU, for which its settings are meant"
+    time = r"about [\d,.]+ h of CPU time without a GPU, for which the settings are meant"
     assert re.fullmatch(rf"To do: {time}\. `recollect forecast --scale paper` says of what\.", here)
 
 
