@@ -79,7 +79,7 @@ onstart:
         said = first_words.of(
             jobs,
             local=workflow.local_exec,
-            cores=workflow.cores or 1,
+            cores=workflow.resource_settings.cores or 1,  # none on a cluster
             most_hours=SELECTED.hours,
         )
     except UserError as error:
