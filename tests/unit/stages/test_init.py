@@ -43,6 +43,7 @@ def test_the_templates_are_the_examples_of_the_page() -> None:
         assert (TEMPLATES / f"{template}.txt").read_text() == page[f"mine/{file}"], f"copy {file} of the page"
 
 
+@pytest.mark.slow
 def test_all_that_is_begun_is_in_order_and_runs_at_scale_smoke(mine: Path) -> None:
     said = init("world", "hall", "smoke")
     assert f"{mine.name}/hall.py\n{mine.name}/config/environments/hall.yaml\n" in said
