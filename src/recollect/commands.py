@@ -16,7 +16,7 @@ from recollect.stages import check as checking
 from recollect.stages import finished as ending
 from recollect.stages import paths
 from recollect.stages import settings as showing
-from recollect.stages import why as stale
+from recollect.stages import why as reasons
 from recollect.stages.pipeline import pipeline
 from recollect.stages.selection import chosen_figures, default_selection
 from recollect.stages.table import STAGES
@@ -139,14 +139,17 @@ def claims(
 
     Example: recollect claims --scale demo --figure radt_dark_room_10x10
     """
-    from recollect.stages.claims import check_all_hold, text, verdicts
+    from recollect.stages.claims import check_all_hold, stale, text, verdicts
     from recollect.stages.claims import claims as judge_and_write
     from recollect.stages.claims import table as markdown
 
     scale = scale or default_selection().scale
     figures = chosen_figures(scale, figure)
     found = judge_and_write(scale, figures) if write else verdicts(scale, figures)
-    print(markdown(found) if table else text(scale, figures, found))
+    print(markdown(found) if table else text(scale, figures, found), flush=True)
+    checking.hand_over()
+    if said := stale(scale, figures):
+        print(f"warning: {said}", file=sys.stderr)
     if strict:
         check_all_hold(scale, figures, found)
 
@@ -381,4 +384,4 @@ def why(figures: Figures = None, scale: DefaultScale = None) -> None:
     Example: recollect why --scale demo radt_dark_room_10x10
     """
     scale = scale or default_selection().scale
-    print(stale.why(scale, chosen_figures(scale, figures)))
+    print(reasons.why(scale, chosen_figures(scale, figures)))

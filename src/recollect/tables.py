@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,13 @@ from recollect.artifacts.sealed import verify
 from recollect.folders import inside
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import figure_settings, resolve
+from recollect.settings.still import held_still
+from recollect.stages import claims as judging
 from recollect.stages import first_words, paths
-from recollect.stages.claims import verdicts
-from recollect.stages.inputs import figure_runs
+from recollect.stages.check import hand_over
+from recollect.stages.inputs import figure_inputs, figure_runs
 from recollect.stages.making import make_job
+from recollect.stages.of_today import not_of_today
 from recollect.stages.plan import plan, remaining
 from recollect.stages.selection import chosen_figures
 from recollect.stages.stage import Job
@@ -80,8 +84,18 @@ class Figure:
             return [run for run in self.runs if not paths.scores(*run._of).is_file()]
 
     @property
+    def stale(self) -> list[Run]:
+        """Those of its runs that have what it draws, but not of today's settings, code and inputs."""
+        with inside(self.folder, self.config):
+            files = list(figure_inputs(self.scale, self.name).values())
+            found = not_of_today(files)
+            return [run for run, path in zip(self.runs, files, strict=True) if path in found]
+
+    @property
     def scores(self) -> pd.DataFrame:
         """The score tables of all its runs in one: env, method, seed, step, split, task, episode, metric, value.
+
+        Those of `stale` runs are among them.
 
         Raises:
             UserError: runs are missing, which it names, or a table is damaged.
@@ -125,6 +139,7 @@ def claims(scale: str, figures: str | Iterable[str] | None = None, *, folder: st
 
     Columns: claim, paper, statement, figure, verdict (of the claim); contrast, value, low, high (95 % interval), wanted, margin,
     seeds, tasks, contrast_verdict, why. What was not run has no numbers, and `why` names a run.
+    Where runs are not of today's settings, code and inputs, it warns of them and judges them all the same.
 
     Args:
         figures: names, a set of config/config.yaml, a paper, or `all`; None: the default ones.
@@ -133,8 +148,12 @@ def claims(scale: str, figures: str | Iterable[str] | None = None, *, folder: st
     Raises:
         UserError: a name is not known, or scores are damaged or not those that a claim names.
     """
-    with inside(folder):
-        found = verdicts(scale, chosen_figures(scale, [figures] if isinstance(figures, str) else figures))
+    with inside(folder), held_still():
+        hand_over()
+        chosen = chosen_figures(scale, [figures] if isinstance(figures, str) else figures)
+        found, stale = judging.verdicts(scale, chosen), judging.stale(scale, chosen)
+    if stale:
+        warnings.warn(stale, stacklevel=2)
     rows = [
         {column: claim[key] for key, column in _OF_CLAIM.items()}
         | {column: contrast.get(key) for key, column in _OF_CONTRAST.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import made_results
@@ -43,6 +44,27 @@ def test_missing_runs_are_named_with_what_makes_them(few: str) -> None:
         _ = found.scores
     assert f"recollect.figure('{SCALE}', '{few}', make=True)" in refused.value.do
     assert len(pd.concat([run.scores for run in found.runs if run not in found.missing]))
+
+
+def test_runs_that_are_not_of_today_are_listed(few: str) -> None:
+    found = recollect.figure(SCALE, few)
+    assert found.stale == []
+    made_results.method_changed("dt")
+    made_results.write_run(ROOM, "dt", 1)
+    paths.scores(SCALE, ROOM, "dt", 2).unlink()
+    assert [(run.method, run.seed) for run in found.stale] == [("dt", 0)]
+    assert [(run.method, run.seed) for run in found.missing] == [("dt", 2)]
+
+
+def test_claims_judged_by_runs_that_are_not_of_today_warn(few: str) -> None:
+    made_results.claim("rises", few)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        recollect.claims(SCALE, few)
+    made_results.method_changed("ad")
+    with pytest.warns(UserWarning, match=f"3 of 3 runs are not of today's settings: {ROOM}/ad seeds 0 to 2"):
+        (row,) = recollect.claims(SCALE, few).to_dict("records")
+    assert row["verdict"] != "not run"
 
 
 def test_what_a_figure_draws_is_its_csv(few: str) -> None:

@@ -25,7 +25,11 @@ SUFFIXES = (".pdf", ".png", ".csv", ".json")
 
 
 def render(
-    figure: FigureSpec, files: Sequence[Path | str], out_stem: Path | str, provenance: Mapping[str, Any] | None = None
+    figure: FigureSpec,
+    files: Sequence[Path | str],
+    out_stem: Path | str,
+    provenance: Mapping[str, Any] | None = None,
+    warnings: Sequence[str] = (),
 ) -> Drawn:
     """Draw a figure from what its runs have and write its four files (none where there is an error).
 
@@ -33,6 +37,7 @@ def render(
         files: score tables of the runs, or traces or speeds where the kind reads those; recorded with their sha256.
         out_stem: path of the files without suffix.
         provenance: what the caller knows: ``code_fingerprint``, ``device``, and anything else, recorded as given.
+        warnings: what else the caption and the manifest shall warn of.
     """
     kind = registry.kind(figure.kind)
     readers: dict[str, Callable[[Sequence[Path | str]], Any]]
@@ -40,7 +45,7 @@ def render(
     drawn = kind.draw(readers[getattr(kind, "READS", "scores")](files), figure)
     pictures = {suffix: picture(drawn, figure, suffix) for suffix in (".pdf", ".png")}
     provenance = dict(provenance or {})
-    manifest = manifest_of(figure, drawn, files, provenance)
+    manifest = manifest_of(figure, drawn, files, provenance, warnings)
     stem = Path(out_stem)
     stem.parent.mkdir(parents=True, exist_ok=True)
     contents = {**pictures, ".csv": csv_of(drawn.table)}
@@ -78,7 +83,11 @@ def csv_of(table: pd.DataFrame) -> bytes:
 
 
 def manifest_of(
-    figure: FigureSpec, drawn: Drawn, files: Sequence[Path | str], provenance: Mapping[str, Any]
+    figure: FigureSpec,
+    drawn: Drawn,
+    files: Sequence[Path | str],
+    provenance: Mapping[str, Any],
+    warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Everything that a reader needs to trust the figure, or to make it again."""
     rows = captions.measured(drawn.table)
@@ -88,8 +97,8 @@ def manifest_of(
         "figure": figure.name,
         "kind": figure.kind,
         "title": figure.title,
-        "caption": captions.caption(figure, drawn.notes),
-        "warnings": [note for note in drawn.notes if note.startswith(("Warning", "Dropped"))],
+        "caption": captions.caption(figure, (*drawn.notes, *warnings)),
+        "warnings": [*(note for note in drawn.notes if note.startswith(("Warning", "Dropped"))), *warnings],
         "wiring_test": figure.is_wiring_test,
         "scale": figure.scale,
         "seeds": list(figure.seeds),

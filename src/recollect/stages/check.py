@@ -178,15 +178,28 @@ def state() -> str:
 def kept(path: Path, kind: str, make: Callable[[], Any]) -> Any:
     """What `make` gives of this very configuration and code, from a file where it was made here before and is whole."""
     current = state()
+    made = _made_before(path, kind, current)
+    if made is None:
+        made = make()
+        write_json(path, {"state": current, "made": made}, kind=kind, compact=True)
+    return made
+
+
+def _made_before(path: Path, kind: str, current: str) -> Any:
+    """What was kept of such a state of configuration and code; None where nothing was, or it is damaged."""
     with suppress(UserError):
         known = read_json(path, kind=kind)
-        if known["state"] == current:
-            return known["made"]
-    made = make()
-    write_json(path, {"state": current, "made": made}, kind=kind, compact=True)
-    return made
+        return known["made"] if known["state"] == current else None
+    return None
 
 
 def check_once() -> None:
     """Check unless this very configuration and code were already found good here, and hand over what was resolved."""
     prepare(kept(KEPT, "resolved settings", resolve_all))
+
+
+def hand_over() -> None:
+    """Hand over what Snakemake resolved of this very configuration and code; so a command need not import torch for defaults."""
+    made = _made_before(KEPT, "resolved settings", state())
+    if made is not None:
+        prepare(made)

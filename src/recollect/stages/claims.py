@@ -14,7 +14,8 @@ from recollect.settings.resolve import figure_settings
 from recollect.stages import paths, provenance
 from recollect.stages.columns import columns
 from recollect.stages.identity import how_to_make
-from recollect.stages.selection import snakemake_for
+from recollect.stages.of_today import stale_words
+from recollect.stages.selection import default_selection, snakemake_for
 from recollect.stages.stage import Job, Resources, Stage
 
 if TYPE_CHECKING:
@@ -55,6 +56,16 @@ def verdicts(scale: str, figures: Sequence[str]) -> list[dict[str, Any]]:
         figure_settings(scale, figure)  # known
     read: Tables = {}
     return [judge(scale, claim, read) for claim in claims_of(scale, tuple(figures))]
+
+
+def stale(scale: str, figures: Sequence[str]) -> str:
+    """Which runs that claims are judged by are not of today, and what to do; empty where all are."""
+    said = stale_words(claim_inputs(scale, *figures).values())
+    if not said:
+        return ""
+    of = () if tuple(figures) == default_selection().figures_at(scale) else figures
+    why = f"`{' '.join(['recollect why --scale', scale, *of])}` says what changed"
+    return f"{said} {why}; `{snakemake_for(paths.claims(scale), scale, figures)}` makes them anew."
 
 
 def check_all_hold(scale: str, figures: Sequence[str], found: Sequence[dict[str, Any]]) -> None:

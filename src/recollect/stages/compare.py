@@ -14,6 +14,7 @@ from recollect.settings.resolve import environment_settings, resolve
 from recollect.stages import paths
 from recollect.stages.claims import SEED
 from recollect.stages.identity import how_to_make
+from recollect.stages.of_today import not_of_today, stale_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +26,7 @@ def compare(scale: str, env: str, this: str, that: str, seeds: Sequence[int], me
     Of an environment in which agents learn in context the last five episodes count, as in the report.
 
     Args:
-        seeds: of both; none: all of which both have scores.
+        seeds: of both; none: all of which both have scores. Runs that are not of today count, and are named.
 
     Raises:
         UserError: a name is not known, runs or the metric are missing, or two runs have scores of different tasks.
@@ -65,6 +66,9 @@ def compare(scale: str, env: str, this: str, that: str, seeds: Sequence[int], me
     left = [f"{method} {seed}" for method in (this, that) for seed in _scored(scale, env, method) if seed not in chosen]
     if left and not seeds:
         lines += [f"left out, as the other method has no such seed: {', '.join(left)}"]
+    read = [paths.scores(scale, env, method, seed) for method in (this, that) for seed in chosen]
+    for path in list(not_of_today(read))[:1]:
+        lines += [f"warning: {stale_words(read)} Make them anew, `snakemake {path}` for one."]
     return "\n".join(lines)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from recollect.settings.resolve import (
 from recollect.stages import paths, provenance
 from recollect.stages.claims import Tables, judge
 from recollect.stages.inputs import figure_inputs
+from recollect.stages.of_today import stale_words
 from recollect.stages.stage import Job, Resources, Stage
 from recollect.stages.stand_ins import stand_ins
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from recollect.figures.spec import FigureSpec, JudgedClaim, Reference
     from recollect.settings.schema import FigureSettings
 
+log = logging.getLogger(__name__)
+STALE_WHEN_DRAWN = "Stale when drawn: "  # begins the warning in a figure's JSON
 LOCK = Path("envs") / "locks" / "base.txt"  # of the repository that the workflow runs in
 
 
@@ -68,7 +72,7 @@ def spec_of(scale: str, figure: str) -> FigureSpec:
 
 
 def figure(scale: str, name: str) -> None:
-    """Draw a figure from scores, traces or speeds."""
+    """Draw a figure from scores, traces or speeds. Runs that are not of today are drawn, and the figure says so."""
     from recollect.artifacts.sealed import sha256_of
     from recollect.figures.writing import render
 
@@ -79,7 +83,11 @@ def figure(scale: str, name: str) -> None:
     drawn_with = {"code_fingerprint": known["code"], "settings": known["settings"], "device": devices}
     if LOCK.is_file():
         drawn_with["environment_lock"] = sha256_of(LOCK)
-    render(drawn, files, paths.figure(scale, name), drawn_with)
+    stale = stale_words(files)
+    render(drawn, files, paths.figure(scale, name), drawn_with, [STALE_WHEN_DRAWN + stale] if stale else ())
+    if stale:
+        do = f"`snakemake {paths.figure(scale, name, '.pdf')}` makes them anew"
+        log.warning("warning: %s `recollect why --scale %s %s` says what changed; %s.", stale, scale, name, do)
 
 
 def is_drawn(scale: str, name: str) -> bool:
@@ -95,7 +103,10 @@ def is_drawn(scale: str, name: str) -> bool:
         return False
     inputs = {item["path"]: item["sha256"] for item in about["inputs"]}
     drawn = (about["code_fingerprint"], about["provenance"].get("settings"), inputs)
-    return drawn == (known["code"], known["settings"], known["inputs"])
+    if drawn != (known["code"], known["settings"], known["inputs"]):
+        return False
+    warned = [note for note in about["warnings"] if note.startswith(STALE_WHEN_DRAWN)]
+    return not warned or warned == [STALE_WHEN_DRAWN + stale_words(figure_inputs(scale, name).values())]
 
 
 def shown_claims(scale: str, name: str) -> list[ClaimSettings]:

@@ -25,6 +25,7 @@ from recollect.stages.circumstances import commit, made_with
 from recollect.stages.claims import verdicts
 from recollect.stages.figure import spec_of
 from recollect.stages.inputs import figure_inputs
+from recollect.stages.of_today import in_words
 from recollect.stages.plan import plan
 from recollect.stages.recorded_tables import CLAIMS, FOLDER, NUMBERS, RUN, RUN_AT, csv_text
 from recollect.stages.records import Record
@@ -148,7 +149,7 @@ def _run(scale: str, figures: Sequence[str], seeds: Sequence[int]) -> Iterator[R
         "scale": scale,
         "commit": commit() or "unknown",
         RUN_AT: _all(runs, "commit"),
-        "seeds": _said(seeds),
+        "seeds": in_words(seeds),
         "device": " and ".join(provenance.devices_behind(files)) or "unknown",
         "gpu": _all(runs, "gpu"),
         **{what: _all(runs, what) or here[what] for what in ("processor", "python", "torch")},
@@ -162,13 +163,6 @@ def _run(scale: str, figures: Sequence[str], seeds: Sequence[int]) -> Iterator[R
 def _all(runs: Iterable[Record], what: str) -> str:
     """All that jobs say of one thing that they were made with."""
     return " and ".join(sorted({one.made_with[what] for one in runs if one.made_with and what in one.made_with}))
-
-
-def _said(seeds: Sequence[int]) -> str:
-    """``0 to 4``, or each of them."""
-    if len(seeds) > 2 and seeds[-1] - seeds[0] == len(seeds) - 1:  # they are sorted, and all differ
-        return f"{seeds[0]} to {seeds[-1]}"
-    return " and ".join(filter(None, (", ".join(map(str, seeds[:-1])), str(seeds[-1]))))
 
 
 def _records(scale: str, figures: Iterable[str]) -> list[Record]:

@@ -15,14 +15,15 @@ from recollect.artifacts.sealed import manifest_path, read_json, read_table, sha
 from recollect.figures.report import CURRENT, ReportFigure, ReportRun, report_page
 from recollect.settings.claims import claims_of
 from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping, played_method, titles
-from recollect.settings.still import held_still, remembered
-from recollect.stages import evaluate, inspect, measure, paths, provenance, records, train
+from recollect.settings.still import held_still
+from recollect.stages import paths, provenance, records
 from recollect.stages.circumstances import commit
 from recollect.stages.claims import not_run
 from recollect.stages.figure import LOCK
 from recollect.stages.final_scores import final_scores
 from recollect.stages.identity import how_to_make
 from recollect.stages.inputs import Run, figure_runs
+from recollect.stages.of_today import differences
 from recollect.stages.paths import Place
 from recollect.stages.stage import Job
 
@@ -103,7 +104,6 @@ def _figure(scale: str, name: str) -> ReportFigure:
 
 #: What a figure may read of a run, and where it lies.
 _RESULTS: dict[str, Place] = {"evaluate": paths.scores, "inspect": paths.trace, "measure": paths.speed}
-_STAGES = {stage.name: stage for stage in (train.STAGE, evaluate.STAGE, inspect.STAGE, measure.STAGE)}
 
 
 def _run(scale: str, env: str, method: str, seed: int, figures: Sequence[str]) -> ReportRun:
@@ -121,7 +121,7 @@ def _run(scale: str, env: str, method: str, seed: int, figures: Sequence[str]) -
         return ReportRun(**known, state="not here")
     path = _RESULTS[rule](*of)
     made = verify(path, input_from=how_to_make(path))["provenance"]
-    differs = _differences(made, Job(rule, *of))
+    differs = differences(made, Job(rule, *of))
     devices = [made.get("device")]
 
     played = played_method(scale, env, method)
@@ -130,7 +130,7 @@ def _run(scale: str, env: str, method: str, seed: int, figures: Sequence[str]) -
         is_online = method_mapping(scale, env, method).get("data") == "online"
         known |= _progress(read_table(trained, kind="train"), is_online)
         learned = verify(trained)["provenance"]
-        differs |= _differences(learned, Job("train", scale, env, played, str(seed)))
+        differs |= differences(learned, Job("train", scale, env, played, str(seed)))
         devices.insert(0, learned.get("device"))
     if rule != "inspect":
         known["scores"] = final_scores(read_table(path, input_from=how_to_make(path)), scale, env, figures)
@@ -169,16 +169,3 @@ def _progress(table: pd.DataFrame, is_online: bool) -> dict[str, int | None]:
     else:
         updates = None if is_online else last
     return {"env_steps": last if is_online else None, "updates": updates}
-
-
-@remembered
-def _today(job: Job) -> dict[str, str]:
-    """What a job would be made of today."""
-    stage = _STAGES[job.stage]
-    return {"settings": stage.settings_text(job), "code": stage.code_text(job)}
-
-
-def _differences(made: dict[str, Any], job: Job) -> set[str]:
-    """Which of `settings` and `code` a file was made of that today's are not."""
-    today = _today(job._replace(seed=""))
-    return {name for name, text in today.items() if made.get(name) != text}

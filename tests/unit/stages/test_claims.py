@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from made_results import ROOM, SCALE, configure
+from made_results import ROOM, SCALE, configure, described
 from typer.testing import CliRunner
 
 from recollect.artifacts.scores import scores_frame
@@ -55,7 +55,8 @@ def scored(method: str, low: float, high: float, seeds: range = range(5), tasks:
             env=ROOM, method=method, seed=seed, step=10, split="eval", task=task_T1, episode=episode_E,
             metric="return", value=value_TE,
         )  # fmt: skip
-        write_table(paths.scores(SCALE, ROOM, method, seed), frame, kind="scores")
+        made = described("evaluate", SCALE, ROOM, method)
+        write_table(paths.scores(SCALE, ROOM, method, seed), frame, kind="scores", provenance=made)
 
 
 def judged(claim: dict[str, Any], **differs: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_results import ROOM, SCALE, claim, configure
+from made_results import ROOM, SCALE, claim, configure, described, method_changed
 from typer.testing import CliRunner
 
 from recollect.artifacts.scores import scores_frame
@@ -28,7 +28,8 @@ def scored(method: str, level: float, seeds: range, tasks: int = 3) -> None:
             env=ROOM, method=method, seed=seed, step=10, split="eval", task=np.arange(tasks)[:, None],
             episode=np.arange(10), metric="return", value=value_TE,
         )  # fmt: skip
-        write_table(paths.scores(SCALE, ROOM, method, seed), frame, kind="scores")
+        made = described("evaluate", SCALE, ROOM, method)
+        write_table(paths.scores(SCALE, ROOM, method, seed), frame, kind="scores", provenance=made)
 
 
 def test_the_difference_and_its_interval_are_those_of_a_claim_about_the_same_runs(workdir: Path) -> None:
@@ -78,6 +79,20 @@ def test_what_is_missing_or_unknown_is_named(workdir: Path) -> None:
             compare(*wrong)  # type: ignore[arg-type]
     scored("dt", 5, range(2), tasks=2)
     assert "tasks          1 (eval)" in compare(SCALE, ROOM, "ad", "dt", [])  # other tasks: only their means are paired
+
+
+def test_runs_that_are_not_of_today_are_compared_and_named(workdir: Path) -> None:
+    for method in ("ad", "dt"):
+        scored(method, 5, range(3))
+    assert "warning" not in compare(SCALE, ROOM, "ad", "dt", [])
+    method_changed("dt")
+    scored("dt", 5, range(1))
+    text = compare(SCALE, ROOM, "ad", "dt", [])
+    said = f"warning: 2 of 6 runs are not of today's settings: {ROOM}/dt seeds 1 and 2."
+    assert (
+        text.splitlines()[-1].startswith(said) and f"`snakemake {paths.scores(SCALE, ROOM, 'dt', 1)}` for one" in text
+    )
+    assert "not of today" not in compare(SCALE, ROOM, "ad", "dt", [0])
 
 
 def test_the_command_takes_the_scale_of_the_configuration(workdir: Path) -> None:

@@ -16,6 +16,7 @@ from recollect.settings.errors import UserError
 from recollect.stages import paths, recorded_run, recorded_tables
 from recollect.stages.between_marks import between, marks, put_between
 from recollect.stages.figure import figure
+from recollect.stages.of_today import in_words
 from recollect.stages.recorded_run import record, renewed
 from recollect.stages.recorded_tables import CLAIMS, COLUMNS, RUN, csv_text, tables
 
@@ -212,8 +213,8 @@ def test_a_page_without_its_marks_is_refused() -> None:
 
 
 def test_seeds_far_apart_are_said_one_by_one() -> None:
-    assert recorded_run._said([0, 1, 2]) == "0 to 2"
-    assert recorded_run._said([1205178002, 2140537296, 4089113149]) == "1205178002, 2140537296 and 4089113149"
+    assert in_words([0, 1, 2]) == "0 to 2"
+    assert in_words([1205178002, 2140537296, 4089113149]) == "1205178002, 2140537296 and 4089113149"
 
 
 def test_a_paper_without_a_judged_claim_names_the_runs_of_its_own_figures_alone(tmp_path: Path) -> None:
