@@ -65,8 +65,7 @@ def run(
         raise UserError(f"{changes!r} does not say which settings differ", where="changes", do=do)
     if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) <= LARGEST_SEED:
         raise _no_seed(seed)
-    if changes:
-        method = method_with(method, [f"{key}={_said(value)}" for key, value in changes.items()])
+    method = method_with(method, [f"{key}={_said(value)}" for key, value in (changes or {}).items()])
     with inside(folder) as (at, config):
         return Run(scale, env, method, int(seed), at, config, resolve(scale, env, method, int(seed)))
 

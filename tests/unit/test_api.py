@@ -98,6 +98,7 @@ def test_a_rollout_plays_the_evaluation_again(made: Any) -> None:
 def test_a_changed_setting_is_another_run_and_a_wrong_name_is_said_at_once(workdir: Path) -> None:
     changed = recollect.run(*OF, changes={"discount": 0.5})
     assert changed.method == "dqn_ff.discount=0.5" and changed.settings.method.hyperparameters.discount == 0.5
+    assert recollect.run(*OF[:2], "dqn_ff.discount=5e-1").method == changed.method
     for wrong in ({"env": "tmaze_pasive_5"}, {"changes": {"discuont": 0.5}}):
         names = dict(zip(("scale", "env", "method"), OF, strict=True))
         with pytest.raises(UserError, match=r"discount|tmaze_passive"):
