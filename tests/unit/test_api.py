@@ -93,6 +93,8 @@ def test_a_rollout_plays_the_evaluation_again(made: Any) -> None:
     assert len(made.rollout(tasks=[0], episodes=2).returns) == 2
     with pytest.raises(UserError, match="no task 99"):
         made.rollout(tasks=[99])
+    with pytest.raises(UserError, match=r"there are not 99 tasks in the split (?s:.*)ask for at most \d+"):
+        made.rollout(tasks=99)
 
 
 def test_a_changed_setting_is_another_run_and_a_wrong_name_is_said_at_once(workdir: Path) -> None:
