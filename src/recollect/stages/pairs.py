@@ -17,7 +17,6 @@ import numpy as np
 from recollect.environments import registry
 from recollect.settings import still
 from recollect.settings.catalogue import declaration, own_line
-from recollect.settings.claims import claims_of
 from recollect.settings.errors import UserError, shown
 from recollect.settings.layers import environment_file, method_layers
 from recollect.settings.loading import config_path, read_yaml
@@ -34,18 +33,13 @@ class Spaces(NamedTuple):
 
 
 def check_figure(scale: str, figure: str) -> None:
-    """Check all runs of a figure, and the claims that are about it.
-
-    Raises:
-        UserError: a name is unknown, or a pair cannot run, and the figure's file is named; or a claim is wrong.
-    """
+    """Check all runs of a figure. Raises UserError: a name is unknown, or a pair cannot run; the figure's file is named."""
     chosen = figure_settings(scale, figure)
     with named_by(scale, figure):
         check_names(scale, chosen)
         for env in chosen.environments:
             for method in chosen.methods:
                 check_pair(scale, env, method)
-    claims_of(scale, (figure,))
 
 
 def check_names(scale: str, figure: FigureSettings) -> None:

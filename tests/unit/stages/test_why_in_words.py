@@ -9,8 +9,8 @@ import yaml
 
 from recollect.artifacts.sealed import write_json
 from recollect.settings.errors import UserError
-from recollect.stages import records, why
-from recollect.stages.pairs import check_figure
+from recollect.stages import paths, records, why
+from recollect.stages.selection import check_targets
 from recollect.stages.snakemake_records import record_path
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
@@ -67,7 +67,8 @@ def test_a_wrong_claim_is_said_once_and_before_snakemake_plans(workdir: Path) ->
     content = yaml.safe_load(path.read_text())
     content["contrasts"] = [{**content["contrasts"][0], "margin": -5}]
     path.write_text(yaml.safe_dump(content))
-    for asked in (lambda: why.why("paper", [content["figure"]]), lambda: check_figure("paper", content["figure"])):
+    target = str(paths.FIGURE_FILES["pdf"]("paper", content["figure"]))
+    for asked in (lambda: why.why("paper", [content["figure"]]), lambda: check_targets([target])):
         with pytest.raises(UserError) as raised:
             asked()
         assert raised.value.what == "'contrasts.0.margin' is -5: Input should be greater than or equal to 0"
