@@ -77,7 +77,7 @@ def kill_and_go_on(plan: Plan, name: str, draws: random.Random, folder: Path) ->
         RESUMED.append(name)
     if said.status:
         raise Failed(f"after {kills} kills: {said.tail()}", kills)
-    if sealed and not went_on:
+    if sealed and not went_on and ": kept, " not in said.text:  # killed behind its last file, it is finished
         raise Failed(f"after {kills} kills a checkpoint stood there and was not used: {said.tail()}", kills)
     compare(hashes(folder, job), expected, kills)
     left = [path.name for path in folder.rglob(".*.tmp*")]

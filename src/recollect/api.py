@@ -65,8 +65,7 @@ def run(
         raise UserError(f"{changes!r} does not say which settings differ", where="changes", do=do)
     if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) <= LARGEST_SEED:
         raise _no_seed(seed)
-    if changes:
-        method = method_with(method, [f"{key}={_said(value)}" for key, value in changes.items()])
+    method = method_with(method, [f"{key}={_said(value)}" for key, value in (changes or {}).items()])
     with inside(folder) as (at, config):
         return Run(scale, env, method, int(seed), at, config, resolve(scale, env, method, int(seed)))
 
@@ -279,8 +278,9 @@ class Run:
             wanted = range(played) if tasks is None else range(tasks) if isinstance(tasks, int) else tasks
             wrong = [place for place in wanted if not 0 <= place < len(listed)]
             if wrong or not len(wanted) or (episodes is not None and episodes < 1):
-                what = f"there is no task {wrong[0]} in the split '{split}'" if wrong else "there is nothing to play"
-                do = f"name tasks from 0 to {len(listed) - 1}, and at least one episode"
+                lacking = f"are not {tasks} tasks" if isinstance(tasks, int) else f"is no task {min(wrong, default=0)}"
+                what = f"there {lacking} in the split '{split}'" if wrong else "there is nothing to play"
+                do = f"ask for at most {len(listed)}, or list some from 0 to {len(listed) - 1}; at least one episode"
                 raise UserError(what, where=self, do=do)
             chosen = [listed[place] for place in sorted(set(wanted))]
             policy = self.policy(device=device)

@@ -87,8 +87,8 @@ def _do(
     **names: Any,
 ) -> None:
     """Run a stage for some names; of several seeds (see `Stage.ahead`) one that fails stops no other."""
-    if change:
-        names["method"] = method_with(names["method"], change)
+    if "method" in names:
+        names["method"] = method_with(names["method"], change or ())
     if device == "auto" and not stage.may_use_gpu(names):
         device = "cpu"
     if threads is None:

@@ -11,6 +11,7 @@ import typer
 from recollect.jobs import job
 from recollect.options import Change, DefaultScale, Env, Figures, Grid, Method, Scale, Seeds, Threads
 from recollect.settings.errors import UserError
+from recollect.settings.overrides import method_with
 from recollect.settings.resolve import scale_settings
 from recollect.stages import check as checking
 from recollect.stages import finished as ending
@@ -83,7 +84,7 @@ def sweep(
     from recollect.stages.sweep import sweep as stage
     from recollect.warm import warm as start
 
-    stage(scale, env, method, seed, change, trials=trials, more=more or (), start=start)
+    stage(scale, env, method_with(method), seed, change, trials=trials, more=more or (), start=start)
 
 
 @own.command()
@@ -117,7 +118,8 @@ def watch(
     """
     from recollect.stages.watch import watch as show
 
-    named = {"env": env or [], "method": method or [], "seed": [str(one) for one in seed or []]}
+    methods = [method_with(one) for one in method or []]
+    named = {"env": env or [], "method": methods, "seed": [str(one) for one in seed or []]}
     if scale or any(named.values()):
         named["scale"] = [scale or default_selection().scale]
     show(runs or [], named, metrics=metric or [], every=every, target=page, once=once)
@@ -169,7 +171,7 @@ def compare(
     """
     from recollect.stages.compare import compare as stage
 
-    print(stage(scale or default_selection().scale, env, this, that, seed or [], metric))
+    print(stage(scale or default_selection().scale, env, method_with(this), method_with(that), seed or [], metric))
 
 
 @own.command()
@@ -228,7 +230,7 @@ def check(
         raise UserError(
             "a method is tried in an environment", where="recollect check --method", do="name it: --env ENV"
         )
-    for line in [checking.check()] if env is None else check_own(scale, env, method):
+    for line in [checking.check()] if env is None else check_own(scale, env, method and method_with(method)):
         print(line)
 
 

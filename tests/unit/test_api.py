@@ -93,11 +93,14 @@ def test_a_rollout_plays_the_evaluation_again(made: Any) -> None:
     assert len(made.rollout(tasks=[0], episodes=2).returns) == 2
     with pytest.raises(UserError, match="no task 99"):
         made.rollout(tasks=[99])
+    with pytest.raises(UserError, match=r"there are not 99 tasks in the split (?s:.*)ask for at most \d+"):
+        made.rollout(tasks=99)
 
 
 def test_a_changed_setting_is_another_run_and_a_wrong_name_is_said_at_once(workdir: Path) -> None:
     changed = recollect.run(*OF, changes={"discount": 0.5})
     assert changed.method == "dqn_ff.discount=0.5" and changed.settings.method.hyperparameters.discount == 0.5
+    assert recollect.run(*OF[:2], "dqn_ff.discount=5e-1").method == changed.method
     for wrong in ({"env": "tmaze_pasive_5"}, {"changes": {"discuont": 0.5}}):
         names = dict(zip(("scale", "env", "method"), OF, strict=True))
         with pytest.raises(UserError, match=r"discount|tmaze_passive"):

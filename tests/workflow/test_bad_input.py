@@ -384,6 +384,7 @@ def pickled(folder: Path) -> None:
 def a_file_in_the_way(folder: Path) -> None:
     shutil.rmtree(folder / "results/smoke/checkpoints")
     (folder / "results/smoke/checkpoints").write_text("")
+    (folder / POLICY).unlink()  # else the run is kept
 
 
 WRONG_FILES: dict[str, tuple[Change, list[str], tuple[str, ...]]] = {

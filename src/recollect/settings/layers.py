@@ -40,7 +40,7 @@ from recollect.settings.loading import (
     stamp,
     validated,
 )
-from recollect.settings.overrides import taken_apart
+from recollect.settings.overrides import check_spelling, taken_apart
 from recollect.settings.schema import ScaleSettings
 from recollect.settings.still import remembered
 
@@ -277,6 +277,7 @@ def method_layers(scale: str, env: str, method: str) -> MethodLayers:
     own = _own_layers(scale, env, base)
     if not variant:
         return MethodLayers(_none_hidden(own, OF_METHODS), [], [])
+    check_spelling(method)
     stem, _ = environment_stem(env)
     listed, changed = taken_apart(variant)
     of_variant: list[Layer] = []

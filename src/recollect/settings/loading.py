@@ -175,7 +175,10 @@ def validated(
         return model.model_validate(dict(values))
     except ValidationError as error:
         problems, hints = [], []
-        for item in error.errors():
+        found = error.errors()
+        for item in found:
+            if item["type"] == "too_short" and any(_is_inside(other["loc"], item["loc"]) for other in found):
+                continue  # what is wrong inside was not counted
             place = ".".join(str(key) for key in item["loc"])
             if item["type"] == "extra_forbidden":
                 problems.append(f"unknown {noun} '{place}'")
@@ -191,6 +194,10 @@ def validated(
                 problems.append(f"'{place}' is {item.get('input')!r}: {message}" if place else message)
                 hints.append(f"correct '{place}'" if place else f"correct these {noun}s")
         raise UserError("; ".join(problems), where=where, do="; ".join(dict.fromkeys(hints))) from error
+
+
+def _is_inside(place: tuple[Any, ...], outer: tuple[Any, ...]) -> bool:
+    return len(place) > len(outer) and place[: len(outer)] == outer
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:

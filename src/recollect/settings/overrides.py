@@ -3,7 +3,8 @@
 Results lie under scale, environment, method and seed, and every stage finds out from these names what a run is a function
 of. So that results of changed settings are never taken for those of the plain ones, the change is a part of the name:
 `amago_transformer.learning_rate=0.0001,sequence.width=64` is a variant that no file lists. It stands wherever a method
-does, and two people who set the same get the same name.
+does, and two people who set the same get the same name. Commands and Python take every spelling of it for this one; paths
+and files of the configuration must have it.
 
 A key is one of the method's `hyperparameters` (which need not be said) or of its `memory`, with dots for parts of it. A
 value is a number, true, false, null, a word, or a list of these: `[0.9,0.99]`; the word `default` goes back to the default.
@@ -21,11 +22,15 @@ from recollect.settings.errors import UserError
 PARTS = ("hyperparameters", "memory")  # of a method
 COMMA = re.compile(r",(?![^\[]*\])")  # outside brackets
 WORD = re.compile(r"[\w.+-]+")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")  # also those that are no JSON: .001, 1., +3
 KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
-def method_with(method: str, changes: Iterable[str]) -> str:
-    """The name of a method or variant with settings changed (`KEY=VALUE`; of two about one key the later holds)."""
+def method_with(method: str, changes: Iterable[str] = ()) -> str:
+    """The name of a method or variant with settings changed (`KEY=VALUE`; of two about one key the later holds).
+
+    It is the one spelling of that name: keys in the order of the alphabet, numbers as JSON writes them (1e-3 is 0.001).
+    """
     base, _, variant = method.partition(".")
     named, chosen = _split(variant)
     for change in changes:
@@ -35,6 +40,18 @@ def method_with(method: str, changes: Iterable[str]) -> str:
     if named:
         said.insert(0, named)
     return f"{base}.{','.join(said)}" if said else base
+
+
+def check_spelling(method: str) -> None:
+    """Check that a method is called by the one spelling of its name. Else two spellings of a setting would be two runs.
+
+    Raises:
+        UserError: it has another one.
+    """
+    called = method_with(method)
+    if called != method:
+        what = f"'{method}' is another spelling of '{called}', which is the name of its results"
+        raise UserError(what, where="the name of a method", do=f"write {called}")
 
 
 def axes(changes: Iterable[str]) -> dict[str, list[str]]:
@@ -97,6 +114,8 @@ def _value(text: str, change: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
+        if NUMBER.fullmatch(text):
+            return int(text) if text.strip("+-").isdigit() else float(text)
         return text
 
 

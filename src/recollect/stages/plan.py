@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recollect.artifacts.sealed import MANIFEST_SUFFIX
+from recollect.settings.claims import claims_of
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.resolve import names, scale_settings
 from recollect.stages import paths
@@ -108,6 +109,7 @@ def plan(scale: str, figures: Iterable[str]) -> Plan:
             do = nearest(figure, names("figures"))
             raise UserError(f"no figure named '{figure}'", where="config/figures", do=do)
         check_figure(scale, figure)
+        claims_of(scale, (figure,))  # none is wrong
         wanted = roots(scale, figure)
         for job in wanted:
             graph.visit(job)

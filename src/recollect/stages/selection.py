@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from recollect.helm.settings import fetched_model, token_vocabulary, trained_model
 from recollect.settings.catalogue import PAPERS
+from recollect.settings.claims import claims_of
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.loading import config_folder, read_yaml, validated
 from recollect.settings.resolve import (
@@ -213,6 +214,7 @@ def _check_names(found: Mapping[str, str]) -> None:
         published_data(found["dataset"])
     if scale is not None and "figure" in found:
         check_figure(scale, found["figure"])
+        claims_of(scale, (found["figure"],))  # none is wrong
     if scale is not None and "env" in found:
         environment_mapping(scale, found["env"])
         if "method" in found:

@@ -53,7 +53,7 @@ def evaluator(settings: Settings) -> Callable[[Any, int, Scoring], pd.DataFrame]
 def train(
     scale: str, env: str, method: str, seed: int, *, trust_checkpoint: Trust = False, device: str = "cpu"
 ) -> bool:
-    """Train one run, or go on with it."""
+    """Train one run, or go on with it; a finished one of today is kept."""
     with prepared(scale, env, method, seed, trust_checkpoint, device) as one:
         with one.run.going_on():
             policy = one.algorithm.train(one.settings, one.inputs, one.run)
@@ -166,6 +166,7 @@ STAGE = Stage(
     settings=provenance.train_settings,
     modules=provenance.train_modules,
     only=is_trained,
+    keeps=True,
     # Histories or replay, and the batch: activations of 128 windows of 1600 tokens where there is no GPU. Measured peaks at
     # smoke scale: 350 (online methods) to 680 MB (language model); torch alone takes 300. Long sequences are backpropagated
     # through, also by the online methods, so each run has a GPU.

@@ -171,7 +171,7 @@ def stale(scale: str, figures: Iterable[str]) -> dict[Job, str]:
         raise UserError(
             f"Snakemake cannot plan {', '.join(targets)}",
             where="the Snakefile of this folder, or what it reads; Snakemake's own words end with\n"
-            + done.stdout[-2000:],
+            + _last_words(done.stdout),
             do="mend what it names, and see the whole with `snakemake --dry-run --cores 1`",
         )
     found: dict[Job, str] = {}
@@ -184,6 +184,12 @@ def stale(scale: str, figures: Iterable[str]) -> dict[Job, str]:
             if job is not None:
                 found[job] = said.get("reason", "")
     return found
+
+
+def _last_words(said: str) -> str:
+    """Of what Snakemake printed: the last whole lines behind what it says of itself, and before a traceback."""
+    behind = said.rpartition("Building DAG of jobs...\n")[2]
+    return "\n".join(behind.partition("\nTraceback")[0].splitlines()[-20:])
 
 
 def why(scale: str, figures: Iterable[str]) -> str:

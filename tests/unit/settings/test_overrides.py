@@ -18,6 +18,7 @@ from recollect.settings.overrides import method_with
 from recollect.settings.resolve import method_mapping, played_method, resolve
 from recollect.settings.schema import EnvironmentSettings, FigureSettings, MethodSettings
 from recollect.stages import paths, provenance
+from recollect.stages.selection import check_targets
 
 ROOM = "dark_room_10x10"
 pytestmark = pytest.mark.usefixtures("workdir")
@@ -29,6 +30,32 @@ def test_a_name_says_what_was_changed_in_one_spelling() -> None:
     assert name == "ad.context=12,optimisation.learning_rate=0.0001" == method_with(name, [])
     assert method_with("radt.task_weight_0", ["context=9"]) == "radt.task_weight_0,context=9"
     assert (method_with("radt", []), method_with("radt.task_weight_0", [])) == ("radt", "radt.task_weight_0")
+
+
+@pytest.mark.parametrize("typed", ["learning_rate=1e-3", "learning_rate=.001", "learning_rate=+1.0e-3"])
+def test_a_name_in_another_spelling_is_one_for_commands_and_refused_in_paths_and_files(typed: str) -> None:
+    called = "dqn_lstm.learning_rate=0.001,sequence.width=8"
+    for other in (f"dqn_lstm.{typed},sequence.width=8", f"dqn_lstm.sequence.width=8,{typed}"):
+        assert method_with(other) == called
+        with pytest.raises(UserError, match=f"another spelling of '{called}'"):
+            check_targets([str(paths.scores("smoke", "tmaze_passive_5", other, 0))])
+        words = [
+            "settings",
+            "--scale",
+            "smoke",
+            "--env",
+            "tmaze_passive_5",
+            "--method",
+            other,
+            "--why",
+            "learning_rate",
+        ]
+        assert called in CliRunner().invoke(app, words).stdout
+        words = ["evaluate", "--scale", "smoke", "--env", "tmaze_passive_5", "--method", other, "--seed", "0"]
+        assert called in str(CliRunner().invoke(app, words).exception)  # of the policy that is not there
+        words = ["compare", other, "dqn_ff", "--scale", "smoke", "--env", "tmaze_passive_5"]
+        assert f"{called} has none" in str(CliRunner().invoke(app, words).exception)
+    check_targets([str(paths.scores("smoke", "tmaze_passive_5", called, 0))])
 
 
 def test_only_what_is_said_differs_from_the_plain_method() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from recollect import cli
 from recollect.artifacts.set_aside import remove_finished
@@ -46,6 +47,20 @@ def test_what_is_of_today_is_kept(made: Path) -> None:
     before = times()
     run(*OF, 0)
     assert times() == before
+
+
+def test_train_by_hand_keeps_a_finished_run_and_trains_it_when_settings_changed(
+    made: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = ["train", "--scale", OF[0], "--env", OF[1], "--method", OF[2], "--seed", "0", "--device", "cpu"]
+    before = times()
+    with caplog.at_level("INFO", logger="recollect"):
+        assert CliRunner().invoke(cli.app, words).exit_code == 0
+    assert times() == before and "kept, it is of today's settings" in caplog.text
+    path = made / "config/methods/dqn_ff.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"hyperparameters": {"discount": 0.5}}))
+    assert CliRunner().invoke(cli.app, words).exit_code == 0
+    assert times()["policy.safetensors"] > before["policy.safetensors"]
 
 
 def test_a_kill_behind_the_last_artifact_leaves_no_temporary_file_for_good(made: Path) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from recollect.artifacts.sealed import write_json
-from recollect.stages import records, why
+from recollect.settings.errors import UserError
+from recollect.stages import paths, records, why
+from recollect.stages.selection import check_targets
 from recollect.stages.snakemake_records import record_path
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
@@ -57,3 +60,22 @@ def test_a_damaged_file_is_told_with_its_seed_as_all_else_is(workdir: Path, monk
     monkeypatch.setattr(why, "_damage", lambda job: "it is damaged" if job.stage == "run" and job.seed == "1" else None)
     said = why.why("smoke", ["amago_dark_key_door"])
     assert "run amago_dark_key_door_3 amago_ff (seed 1): corrupted: it is damaged" in said
+
+
+def test_a_wrong_claim_is_said_once_and_before_snakemake_plans(workdir: Path) -> None:
+    path = workdir / "config/claims/ad_distance.yaml"
+    content = yaml.safe_load(path.read_text())
+    content["contrasts"] = [{**content["contrasts"][0], "margin": -5}]
+    path.write_text(yaml.safe_dump(content))
+    target = str(paths.FIGURE_FILES["pdf"]("paper", content["figure"]))
+    for asked in (lambda: why.why("paper", [content["figure"]]), lambda: check_targets([target])):
+        with pytest.raises(UserError) as raised:
+            asked()
+        assert raised.value.what == "'contrasts.0.margin' is -5: Input should be greater than or equal to 0"
+        assert raised.value.do == "correct 'contrasts.0.margin'"
+
+
+def test_of_snakemakes_words_the_last_whole_lines_are_shown_without_its_banner_or_a_traceback() -> None:
+    said = "SNAKEMAKE\n=====\nBuilding DAG of jobs...\nError:\n  it broke\nTraceback:\n  File x"
+    assert why._last_words(said) == "Error:\n  it broke"
+    assert why._last_words("\n".join(map(str, range(30)))).splitlines() == [str(line) for line in range(10, 30)]
