@@ -27,7 +27,7 @@ def test_a_missing_python_stops_the_run_before_any_job(real_workflow: Callable[[
     python = workflow.folder / ".venv-procgen/bin/python"
     python.parent.mkdir(parents=True)
     python.symlink_to(sys.executable)
-    workflow.snakemake("--cores", "1", HISTORIES)
+    workflow.snakemake("--cores", "1", "--config", "hours=2000", "--", HISTORIES)
     assert workflow.ran() == ["generate procgen"]
 
 
