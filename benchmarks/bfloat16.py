@@ -1,6 +1,6 @@
 """The same work in bfloat16 and in float32, on processors that multiply in bfloat16 (AVX-512 BF16, AMX).
 
-Others take several times as long in bfloat16 as in float32, so there nothing is timed. RA-DT's released code trains in float16
+On others nothing is timed. RA-DT's released code trains in float16
 on a GPU, and CLIP's runs so; on a CPU both are float32, as ours are unless a setting says otherwise (`optimisation.precision`,
 `precision` of a CLIP, `mixture_precision` and `language_precision` of HELM).
 """
@@ -11,28 +11,24 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from benchmarks import training
-from benchmarks.frozen_models import SMALL
+from benchmarks.frozen_models import clip, sizes_of, transformer_xl
 from benchmarks.harness import Comparison, Side
 from recollect.common.frozen_hopfield import FrozenHopfield
 from recollect.helm.language.frozen_products import hold_products
-from recollect.helm.language.transformer_xl import TransformerXL, TransformerXLSettings, XLCache
-from recollect.helm.vision.clip import SHAPES, VisionTransformer
+from recollect.helm.language.transformer_xl import XLCache
+from recollect.stages.circumstances import first_core
 
 UNITS = {"avx512_bf16", "amx_bf16"}
 
 
-def has_units(told: Path = Path("/proc/cpuinfo")) -> bool:
+def has_units() -> bool:
     """Whether the processor says that it multiplies in bfloat16."""
-    try:
-        return bool(UNITS & set(told.read_text(encoding="utf-8").split()))
-    except OSError:
-        return False
+    return bool(UNITS & set(first_core().get("flags", "").split()))
 
 
 def apart(half: Tensor, full: Tensor) -> float:
@@ -70,17 +66,13 @@ def of_training(case: training.Case) -> Comparison:
 
 
 def of_frozen_models(quick: bool) -> Iterator[Comparison]:
-    rows, width, layers, words = (2, 64, 1, 100) if quick else (16, 1024, 18, 267_735)
+    rows, width, layers, words = sizes = sizes_of(quick)
     draw = torch.Generator().manual_seed(0)
-    shape = SMALL if quick else SHAPES["clip_vit_b16"]
-    clip = VisionTransformer(shape, 1 if quick else 12).eval().requires_grad_(False)
-    for weight in clip.parameters():
-        weight.normal_(0.0, 0.02, generator=draw)
-    half = deepcopy(clip)
+    full, frames = clip(quick, rows, draw)
+    half = deepcopy(full)
     hold_products(half, torch.bfloat16)
-    frames = torch.rand(rows, 3, shape.image_size, shape.image_size, generator=draw)
-    calls = [partial(network, frames) for network in (half, clip)]
-    yield side_by_side(f"CLIP ViT-B/16, {rows} frames", *calls, 1, lambda: apart(half(frames), clip(frames)), 1e-2)
+    calls = [partial(network, frames) for network in (half, full)]
+    yield side_by_side(f"CLIP ViT-B/16, {rows} frames", *calls, 1, lambda: apart(half(frames), full(frames)), 1e-2)
 
     embeddings_VD, observations = torch.randn(words, width, generator=draw), torch.rand(rows, 147, generator=draw)
     mixtures = [FrozenHopfield(embeddings_VD, 147, dtype=dtype) for dtype in (torch.bfloat16, torch.float32)]
@@ -89,10 +81,7 @@ def of_frozen_models(quick: bool) -> Iterator[Comparison]:
     yield side_by_side(work, *calls, 1, lambda of=calls: apart(*(mix() for mix in of)), 1e-2)  # type: ignore[misc]
     del mixtures, calls, embeddings_VD
 
-    sizes = TransformerXLSettings(
-        vocabulary=100, cutoffs=(50,), width=width, layers=layers, heads=width // 64, inner=4 * width
-    )
-    model = TransformerXL(sizes, seed=0).eval().requires_grad_(False)
+    model = transformer_xl(sizes)
     held = deepcopy(model)
     held.hold_products(torch.bfloat16)
     x_B1D = torch.randn(rows, 1, width, generator=draw)

@@ -8,8 +8,10 @@ values are the released models' is held by the tests.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from benchmarks.harness import Comparison, Side
 from recollect.common.frozen_hopfield import FrozenHopfield
@@ -33,13 +35,41 @@ def timed(work: str, run: Callable[[], object], released: str, quick: bool) -> C
     )
 
 
+class Sizes(NamedTuple):
+    """Games, width and layers of the language model, and its words."""
+
+    rows: int
+    width: int
+    layers: int
+    words: int
+
+
+def sizes_of(quick: bool) -> Sizes:
+    return Sizes(2, 64, 1, 100) if quick else Sizes(16, 1024, 18, 267_735)
+
+
+def transformer_xl(sizes: Sizes) -> TransformerXL:
+    """With random weights; of few words, which its history vectors do not depend on."""
+    width = sizes.width
+    chosen = TransformerXLSettings(
+        vocabulary=100, cutoffs=(50,), width=width, layers=sizes.layers, heads=width // 64, inner=4 * width
+    )
+    return TransformerXL(chosen, seed=0).eval().requires_grad_(False)
+
+
+def clip(quick: bool, rows: int, draw: torch.Generator) -> tuple[VisionTransformer, Tensor]:
+    """CLIP's ViT-B/16 with random weights, and frames [rows, 3, S, S] for it."""
+    shape = SMALL if quick else SHAPES["clip_vit_b16"]
+    encoder = VisionTransformer(shape, 1 if quick else 12).eval().requires_grad_(False)
+    for weight in encoder.parameters():
+        weight.normal_(0.0, 0.02, generator=draw)
+    return encoder, torch.rand(rows, 3, shape.image_size, shape.image_size, generator=draw)
+
+
 def comparisons(quick: bool) -> Iterator[Comparison]:
     """Of 16 games."""
-    rows, width, layers, words = (2, 64, 1, 100) if quick else (16, 1024, 18, 267_735)
-    sizes = TransformerXLSettings(
-        vocabulary=100, cutoffs=(50,), width=width, layers=layers, heads=width // 64, inner=4 * width
-    )
-    model = TransformerXL(sizes, seed=0).eval().requires_grad_(False)
+    rows, width, layers, words = sizes = sizes_of(quick)
+    model = transformer_xl(sizes)
     x_B1D = torch.randn(rows, 1, width, generator=torch.Generator().manual_seed(0))
     for memory in (511, 15):
         cache = XLCache(model, rows, memory)
@@ -55,9 +85,5 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
     observations = torch.rand(rows, 147, generator=draw)
     yield timed(f"FrozenHopfield, {rows} × {words:,} words", lambda: hopfield(observations), "frozen_hopfield", quick)
 
-    shape = SMALL if quick else SHAPES["clip_vit_b16"]
-    clip = VisionTransformer(shape, 1 if quick else 12).eval().requires_grad_(False)
-    for weight in clip.parameters():
-        weight.normal_(0.0, 0.02, generator=draw)
-    frames = torch.rand(rows, 3, shape.image_size, shape.image_size, generator=draw)
-    yield timed(f"CLIP ViT-B/16, {rows} frames", lambda: clip(frames), "clip_16_frames", quick)
+    encoder, frames = clip(quick, rows, draw)
+    yield timed(f"CLIP ViT-B/16, {rows} frames", lambda: encoder(frames), "clip_16_frames", quick)

@@ -12,7 +12,6 @@ from recollect.jobs import job
 from recollect.options import Change, DefaultScale, Env, Figures, Grid, Method, Scale, Seeds, Threads
 from recollect.settings.errors import UserError
 from recollect.settings.overrides import method_with
-from recollect.settings.resolve import scale_settings
 from recollect.stages import check as checking
 from recollect.stages import finished as ending
 from recollect.stages import paths
@@ -23,6 +22,12 @@ from recollect.stages.selection import chosen_figures, default_selection
 from recollect.stages.table import STAGES
 
 own = typer.Typer()
+
+
+def _asked(scale: str | None, figures: list[str] | None) -> tuple[str, list[str]]:
+    """The scale and the figures that a command is about: those that it names, else those of config/config.yaml."""
+    scale = scale or default_selection().scale
+    return scale, chosen_figures(scale, figures)
 
 
 @own.command("list")
@@ -145,8 +150,7 @@ def claims(
     from recollect.stages.claims import claims as judge_and_write
     from recollect.stages.claims import table as markdown
 
-    scale = scale or default_selection().scale
-    figures = chosen_figures(scale, figure)
+    scale, figures = _asked(scale, figure)
     found = judge_and_write(scale, figures) if write else verdicts(scale, figures)
     print(markdown(found) if table else text(scale, figures, found), flush=True)
     checking.hand_over()
@@ -185,8 +189,8 @@ def report(
 
     Example: recollect report --scale demo --figure radt_dark_room_10x10
     """
-    scale = scale or default_selection().scale
-    STAGES["report"].run(scale, chosen_figures(scale, figure))
+    scale, figures = _asked(scale, figure)
+    STAGES["report"].run(scale, figures)
     print(paths.report(scale))
 
 
@@ -275,9 +279,7 @@ def finished(figures: Figures = None, scale: DefaultScale = None) -> None:
 
     Example: recollect finished --scale demo
     """
-    scale = scale or default_selection().scale
-    scale_settings(scale)
-    print(ending.finished(scale, chosen_figures(scale, figures)))
+    print(ending.finished(*_asked(scale, figures)))
 
 
 @own.command()
@@ -320,8 +322,7 @@ def record(figures: Figures = None, scale: DefaultScale = None) -> None:
     """
     from recollect.stages.recorded_run import record as write
 
-    scale = scale or default_selection().scale
-    print(write(scale, chosen_figures(scale, figures)))
+    print(write(*_asked(scale, figures)))
 
 
 @own.command()
@@ -367,8 +368,7 @@ def forecast(
     from recollect.stages.forecast import forecast as stage
     from recollect.stages.forecast import measurements
 
-    scale = scale or default_selection().scale
-    chosen = chosen_figures(scale, figures)
+    scale, chosen = _asked(scale, figures)
     known = measurements()
     if measure:
         with job(threads, device if device in ("auto", "cpu") else "auto") as held:
@@ -385,5 +385,4 @@ def why(figures: Figures = None, scale: DefaultScale = None) -> None:
 
     Example: recollect why --scale demo radt_dark_room_10x10
     """
-    scale = scale or default_selection().scale
-    print(reasons.why(scale, chosen_figures(scale, figures)))
+    print(reasons.why(*_asked(scale, figures)))

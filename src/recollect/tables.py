@@ -53,8 +53,9 @@ def figure(
         figure_settings(scale, name)
         runs = [Run(scale, *of, at, config, resolve(scale, *of)) for of in figure_runs(scale, name)]
         if make:
-            said = first_words.of(remaining(plan(scale, [name])).needs, local=True, cores=1, most_hours=None)
-            print(said, end="\n" * bool(said), file=sys.stderr)
+            left = remaining(plan(scale, [name])).needs
+            if said := first_words.of(left, local=True, cores=1, most_hours=None):
+                print(said, file=sys.stderr)
             make_job(Job("figure", scale, name), device)
     return Figure(scale, name, runs, at, config)
 

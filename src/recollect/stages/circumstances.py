@@ -28,13 +28,20 @@ def commit(folder: Path | str = ".") -> str:
     return said[0] + (" with changes" if said[1] else "")
 
 
-def processor(told: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's name, and whether it has AVX-512, as far as the system tells: speed and last bits hang on both."""
+def first_core(told: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
+    """What the system tells of its first core, e.g. `model name` and `flags`; nothing where it does not."""
     try:
         lines = [line.partition(":") for line in told.read_text(encoding="utf-8").splitlines()]
     except OSError:
+        return {}
+    return {key.strip(): value.strip() for key, _, value in reversed(lines)}
+
+
+def processor(told: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name, and whether it has AVX-512, as far as the system tells: speed and last bits hang on both."""
+    known = first_core(told)
+    if not known:
         return platform.processor() or platform.machine()
-    known = {key.strip(): value.strip() for key, _, value in reversed(lines)}  # of the first core
     name = known.get("model name", platform.machine())
     if "flags" not in known:
         return name

@@ -14,7 +14,7 @@ from recollect.settings.resolve import environment_settings, resolve
 from recollect.stages import paths
 from recollect.stages.claims import SEED
 from recollect.stages.identity import how_to_make
-from recollect.stages.of_today import not_of_today, stale_words
+from recollect.stages.of_today import not_of_today, words_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,8 +67,8 @@ def compare(scale: str, env: str, this: str, that: str, seeds: Sequence[int], me
     if left and not seeds:
         lines += [f"left out, as the other method has no such seed: {', '.join(left)}"]
     read = [paths.scores(scale, env, method, seed) for method in (this, that) for seed in chosen]
-    for path in list(not_of_today(read))[:1]:
-        lines += [f"warning: {stale_words(read)} Make them anew, `snakemake {path}` for one."]
+    if stale := not_of_today(read):
+        lines += [f"warning: {words_of(stale, len(read))} Make them anew, `snakemake {next(iter(stale))}` for one."]
     return "\n".join(lines)
 
 

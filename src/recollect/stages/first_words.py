@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from recollect.artifacts.lease import usable
@@ -35,8 +35,8 @@ def of(jobs: Iterable[Job], *, local: bool, cores: int, most_hours: float | None
     from recollect.stages.forecast import said_time
 
     gpus = len(usable("auto")) if local else 0
-    lacking = [job for job in jobs if local and not gpus and STAGES[job.stage].on_gpu(job)]
-    estimator = Estimator({}, "cpu" if lacking else "auto")
+    lacks_gpus = local and not gpus and any(STAGES[job.stage].on_gpu(job) for job in jobs)
+    estimator = Estimator({}, "cpu" if lacks_gpus else "auto")
     seconds = {"GPU": 0.0, "CPU": 0.0}
     for job in jobs:
         with suppress(UserError):  # of a world that only the jobs' own environment has
@@ -44,8 +44,8 @@ def of(jobs: Iterable[Job], *, local: bool, cores: int, most_hours: float | None
             seconds["GPU" if estimate.gpu else "CPU"] += estimate.seconds
     if sum(seconds.values()) < MINUTE:
         return ""
-    times = " and ".join(f"{said_time(of)} of {unit} time" for unit, of in seconds.items() if of)
-    without = " without a GPU, for which the settings are meant" if lacking else ""
+    times = " and ".join(f"{said_time(spent)} of {unit} time" for unit, spent in seconds.items() if spent)
+    without = " without a GPU, for which the settings are meant" if lacks_gpus else ""
     said = f"about {times}{without}. `{_forecast(jobs)}` says of what."
     wall = seconds["CPU"] / cores + seconds["GPU"] / max(gpus, 1)
     if local and most_hours is not None and wall > most_hours * HOUR:
@@ -58,8 +58,7 @@ def of(jobs: Iterable[Job], *, local: bool, cores: int, most_hours: float | None
     return f"To do: {said}"
 
 
-def _forecast(jobs: Collection[Job]) -> str:
+def _forecast(jobs: Sequence[Job]) -> str:
     """The command that says what these jobs cost."""
     figures = list(dict.fromkeys(job.env for job in jobs if job.stage == "figure"))
-    scale = next(iter(dict.fromkeys(job.scale for job in jobs)))
-    return " ".join(["recollect forecast --scale", scale, *(figures if len(figures) <= MOST_NAMED else ())])
+    return " ".join(["recollect forecast --scale", jobs[0].scale, *(figures if len(figures) <= MOST_NAMED else ())])

@@ -27,7 +27,7 @@ from recollect.stages import (
     train_images,
     train_vision_language,
 )
-from recollect.stages.stage import Job, Stage, job_of
+from recollect.stages.stage import Job, Stage, making
 
 _OF_DATA = (generate_task, generate, train_images, embed_images, train_vision_language, embed_vocabulary, embed, index)
 _STAGES: dict[str, Stage] = {
@@ -51,8 +51,11 @@ def stale_words(files: Iterable[Path]) -> str:
     """``5 of 6 runs are not of today's settings: dark_room_7x7/radt seeds 1 to 5.``, of scores, traces or speeds; else empty."""
     listed = [path for path in files if path.is_file()]
     stale = not_of_today(listed)
-    if not stale:
-        return ""
+    return words_of(stale, len(listed)) if stale else ""
+
+
+def words_of(stale: Mapping[Path, frozenset[str]], count: int) -> str:
+    """The same of files, some at least, that `not_of_today` found among so many."""
     runs: dict[str, list[int]] = {}
     for path in stale:
         job = _maker(path)
@@ -62,7 +65,7 @@ def stale_words(files: Iterable[Path]) -> str:
     more = [f"and {len(named) - _MOST_NAMED} more"] if len(named) > _MOST_NAMED else []
     parts = " or ".join(part for part in _PARTS if any(part in of for of in stale.values()))
     verb = "is" if len(stale) == 1 else "are"
-    return f"{len(stale)} of {len(listed)} runs {verb} not of today's {parts}: {', '.join(named[:_MOST_NAMED] + more)}."
+    return f"{len(stale)} of {count} runs {verb} not of today's {parts}: {', '.join(named[:_MOST_NAMED] + more)}."
 
 
 def differences(made: Mapping[str, Any], job: Job) -> set[str]:
@@ -109,9 +112,4 @@ def _looked_at(path: Path, known: _Known) -> tuple[str | None, frozenset[str]]:
 
 def _maker(path: Path) -> Job | None:
     """The job that makes a file; None for one that is fetched or that none makes."""
-    for stage in _STAGES.values():
-        for place in stage.writes.values():
-            names = place.match(path)
-            if names is not None:
-                return job_of(stage.name, names)
-    return None
+    return next(making(path, _STAGES.values()), None)

@@ -19,7 +19,7 @@ from recollect.stages.figure import is_drawn
 from recollect.stages.inputs import paged_runs
 from recollect.stages.page import has_page
 from recollect.stages.pairs import check_figure
-from recollect.stages.stage import Job, job_of
+from recollect.stages.stage import Job, making
 from recollect.stages.table import STAGES
 
 _ANY_SEED = "0" * 20  # stands for the seed of a run in what is the same for all of its seeds
@@ -27,14 +27,10 @@ _ANY_SEED = "0" * 20  # stands for the seed of a run in what is the same for all
 
 def maker(path: Path, scale: str) -> Job | None:
     """The job that makes a file; None for a file that none makes. What no scale owns is counted at `scale`."""
-    for stage in STAGES.values():
-        for place in stage.writes.values():
-            found = place.match(path)
-            if found is None:
-                continue
-            job = job_of(stage.name, found, scale)
-            if stage.only(*job.names(stage.shared).values()):
-                return job
+    for job in making(path, STAGES.values(), scale):
+        stage = STAGES[job.stage]
+        if stage.only(*job.names(stage.shared).values()):
+            return job
     return None
 
 

@@ -97,7 +97,6 @@ def selection(config: Mapping[str, Any]) -> Selection:
         UserError: an unknown key, scale or figure; the message names the nearest known one.
     """
     chosen = validated(Selection, config, where=f"{config_folder() / 'config.yaml'} or --config")
-    scale_settings(chosen.scale)
     for figure in itertools.chain(chosen.figures_at(), *chosen.sets.values()):
         figure_settings(chosen.scale, figure)
     return chosen

@@ -6,7 +6,7 @@ manifests, `recollect why`, `recollect forecast` and dvc.yaml. Nothing here impo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -206,3 +206,12 @@ class Stage:
             return False
         wanted = {**today, "device": "", **({"seed": int(job.seed)} if job.seed else {})}
         return all({**one, "device": "", TRUSTED: None} == {**wanted, TRUSTED: None} for one in made)
+
+
+def making(path: Path, stages: Iterable[Stage], scale: str = "") -> Iterator[Job]:
+    """The jobs of some stages that make a file. What no scale owns is counted at `scale`."""
+    for stage in stages:
+        for place in stage.writes.values():
+            names = place.match(path)
+            if names is not None:
+                yield job_of(stage.name, names, scale)
