@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(f"written: {path}" for path in speeds.write(found)))
         return 0
     began = time.perf_counter()
-    found = run(chosen.names or list(LINES), device, chosen.quick, 60 * chosen.minutes, chosen.variants)
+    found = run(chosen.names or list(LINES), device, chosen.quick, 60 * chosen.minutes, chosen.variants, chosen.logs)
     print(table.text(found))
     print(f"\n{time.perf_counter() - began:.0f} seconds in all.", end="")
     print(" Sizes were shrunk (--quick): these are no results." if chosen.quick else "")
@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--variants", nargs="+", choices=COLUMNS, help="only these; default: all that a line has")
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"for all lines together (default {MINUTES:g})")
     parser.add_argument("--json", metavar="PATH", help="also write all numbers to a file")
+    parser.add_argument("--logs", metavar="FOLDER", type=Path, help="keep what each line said there, with tracebacks")
     parser.add_argument(
         "--of",
         nargs="+",
@@ -114,16 +115,24 @@ def _measure_here(chosen: argparse.Namespace, device: str) -> None:
 
 
 def run(
-    names: Sequence[str], device: str, quick: bool, seconds: float, variants: Sequence[str] | None = None
+    names: Sequence[str],
+    device: str,
+    quick: bool,
+    seconds: float,
+    variants: Sequence[str] | None = None,
+    logs: Path | None = None,
 ) -> table.Found:
     """Measure line after line, the short ones first, each in a process of its own, within so many seconds.
 
     A line gets its share of what is left by its weight; what it does not use goes to those behind it.
+
+    Args:
+        logs: folder that keeps what each process said, LINE.log.
     """
     names = sorted(names, key=lambda name: LINES[name].weight)
     ends = time.perf_counter() + seconds
     found = table.Found.of_this_machine(device, quick)
-    values, _ = _in_a_process(PEAKS, device, quick, variants, LEAST, seconds)
+    values, _ = _in_a_process(PEAKS, device, quick, variants, logs, LEAST, seconds)
     found.peaks.update(*values[:1])
     for place, name in enumerate(names):
         left = ends - time.perf_counter()
@@ -132,7 +141,7 @@ def run(
         if left < 1:
             found.rows.append(Row(name, "", COLUMNS[0], why="no time was left"))
             continue
-        values, why = _in_a_process(name, device, quick, variants, share, left)
+        values, why = _in_a_process(name, device, quick, variants, logs, share, left)
         measured = read(values)
         found.rows.extend(measured.rows)
         found.jobs[name] = measured.jobs
@@ -156,11 +165,18 @@ def read(values: Iterable[Any]) -> Measured:
 
 
 def _in_a_process(
-    name: str, device: str, quick: bool, variants: Sequence[str] | None, share: float, left: float
+    name: str,
+    device: str,
+    quick: bool,
+    variants: Sequence[str] | None,
+    logs: Path | None,
+    share: float,
+    left: float,
 ) -> tuple[list[Any], str]:
     """What a process handed on, and why it did not end well, if so. It is killed after twice its share."""
     with tempfile.TemporaryDirectory() as folder:
-        results, said = Path(folder) / "results", Path(folder) / "said"
+        results, said = Path(folder) / "results", (logs or Path(folder)) / f"{name}.log"
+        said.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "benchmarks.gpu", name, "--part-of", str(results), "--device", device]
         command += ["--seconds", str(share)] + ["--quick"] * quick
         command += ["--variants", *variants] if variants else []

@@ -10,6 +10,7 @@ import gc
 import importlib
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -180,7 +181,8 @@ class Cases:
 
 
 def _said(error: Exception) -> str:
-    """An exception in one line."""
+    """An exception in one line; the whole of it goes to the log."""
+    traceback.print_exception(error)
     if isinstance(error, torch.OutOfMemoryError):
         return "out of memory"
     text = str(error).strip().splitlines()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import recollect
 from recollect.artifacts import lease
@@ -145,8 +146,9 @@ def test_an_update_of_ppo_never_waits(tmp_path: Path) -> None:
     assert not waits
 
 
-# ---- runs
+# ---- runs, on a real GPU where there is one
 
+A_REAL_ONE = torch.cuda.is_available()
 STILL = {"optimisation.precision": "float32", "acting_precision": "float32", "network.dropout": 0}
 FLOAT32: dict[str, dict[str, object]] = {  # and without dropout, for which a GPU has a generator of its own
     "dt": STILL,
@@ -195,8 +197,9 @@ def test_a_run_on_a_gpu_learns_what_a_run_on_a_cpu_learns(
     for device in ("cpu", "auto"):
         folder = tmp_path / device
         folder.mkdir()
-        monkeypatch.setattr(lease, "_cuda_devices", lambda: ["a pretend one"])
-        with PretendGpu() if device == "auto" else monkeypatch.context():
+        if not A_REAL_ONE:
+            monkeypatch.setattr(lease, "_cuda_devices", lambda: ["a pretend one"])
+        with PretendGpu() if device == "auto" and not A_REAL_ONE else monkeypatch.context():
             run = recollect.train("smoke", env, method, changes=FLOAT32[line], folder=folder, device=device)
         curves.append((run.curve, run.scores))
     (curve, scores), (other_curve, other_scores) = curves
