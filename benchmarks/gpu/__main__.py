@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +50,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(f"written: {path}" for path in speeds.write(found)))
         return 0
     began = time.perf_counter()
-    found = run(chosen.names or list(LINES), device, chosen.quick, 60 * chosen.minutes, chosen.variants, chosen.logs)
+    asked = Asked(device, chosen.quick, chosen.variants, chosen.rates_only, chosen.profile, chosen.logs)
+    found = run(chosen.names or list(LINES), asked, 60 * chosen.minutes)
     print(table.text(found))
     print(f"\n{time.perf_counter() - began:.0f} seconds in all.", end="")
     print(" Sizes were shrunk (--quick): these are no results." if chosen.quick else "")
     if chosen.json:
         write_json(chosen.json, found.as_json(), kind=KIND)
     if not chosen.quick and device != "cpu":
-        if chosen.names or chosen.variants:
+        if chosen.names or chosen.variants or chosen.profile:
             print("Forecasts read runs of all lines in all ways: nothing was written. See `--json` and `--of`.")
         else:
             print("\n".join(f"written: {path}" for path in speeds.write(found)))
@@ -76,6 +77,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that all works, not how fast it is")
     parser.add_argument("--variants", nargs="+", choices=COLUMNS, help="only these; default: all that a line has")
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"for all lines together (default {MINUTES:g})")
+    parser.add_argument("--rates-only", action="store_true", help="compare nothing with the CPU, which takes long")
+    parser.add_argument(
+        "--profile", action="store_true", help="time nothing: what kernels each line spends its time in, see --logs"
+    )
     parser.add_argument("--json", metavar="PATH", help="also write all numbers to a file")
     parser.add_argument("--logs", metavar="FOLDER", type=Path, help="keep what each line said there, with tracebacks")
     parser.add_argument(
@@ -111,28 +116,44 @@ def _measure_here(chosen: argparse.Namespace, device: str) -> None:
                     seconds=chosen.seconds,
                     hand_on=hand_on,
                     only=chosen.variants,
+                    compares=not (chosen.rates_only or chosen.profile),
+                    profiles=chosen.profile,
                 )
 
 
-def run(
-    names: Sequence[str],
-    device: str,
-    quick: bool,
-    seconds: float,
-    variants: Sequence[str] | None = None,
-    logs: Path | None = None,
-) -> table.Found:
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of every line.
+
+    Args:
+        variants: only these; None: all.
+        logs: folder that keeps what each line's process said, LINE.log.
+    """
+
+    device: str
+    quick: bool = False
+    variants: Sequence[str] | None = None
+    rates_only: bool = False
+    profile: bool = False
+    logs: Path | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """The same as options of a command."""
+        said = ["--device", self.device, *["--quick"] * self.quick, *["--rates-only"] * self.rates_only]
+        said += ["--profile"] * self.profile
+        return said + (["--variants", *self.variants] if self.variants else [])
+
+
+def run(names: Sequence[str], asked: Asked, seconds: float) -> table.Found:
     """Measure line after line, the short ones first, each in a process of its own, within so many seconds.
 
     A line gets its share of what is left by its weight; what it does not use goes to those behind it.
-
-    Args:
-        logs: folder that keeps what each process said, LINE.log.
     """
     names = sorted(names, key=lambda name: LINES[name].weight)
     ends = time.perf_counter() + seconds
-    found = table.Found.of_this_machine(device, quick)
-    values, _ = _in_a_process(PEAKS, device, quick, variants, logs, LEAST, seconds)
+    found = table.Found.of_this_machine(asked.device, asked.quick)
+    values, _ = _in_a_process(PEAKS, asked, LEAST, seconds)
     found.peaks.update(*values[:1])
     for place, name in enumerate(names):
         left = ends - time.perf_counter()
@@ -141,7 +162,7 @@ def run(
         if left < 1:
             found.rows.append(Row(name, "", COLUMNS[0], why="no time was left"))
             continue
-        values, why = _in_a_process(name, device, quick, variants, logs, share, left)
+        values, why = _in_a_process(name, asked, share, left)
         measured = read(values)
         found.rows.extend(measured.rows)
         found.jobs[name] = measured.jobs
@@ -164,22 +185,13 @@ def read(values: Iterable[Any]) -> Measured:
     return Measured(list(rows.values()), jobs)
 
 
-def _in_a_process(
-    name: str,
-    device: str,
-    quick: bool,
-    variants: Sequence[str] | None,
-    logs: Path | None,
-    share: float,
-    left: float,
-) -> tuple[list[Any], str]:
+def _in_a_process(name: str, asked: Asked, share: float, left: float) -> tuple[list[Any], str]:
     """What a process handed on, and why it did not end well, if so. It is killed after twice its share."""
     with tempfile.TemporaryDirectory() as folder:
-        results, said = Path(folder) / "results", (logs or Path(folder)) / f"{name}.log"
+        results, said = Path(folder) / "results", (asked.logs or Path(folder)) / f"{name}.log"
         said.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "benchmarks.gpu", name, "--part-of", str(results), "--device", device]
-        command += ["--seconds", str(share)] + ["--quick"] * quick
-        command += ["--variants", *variants] if variants else []
+        command = [sys.executable, "-m", "benchmarks.gpu", name, "--part-of", str(results)]
+        command += ["--seconds", str(share), *asked.words]
         limit = min(max(2 * share, LEAST), max(left, 1.0))
         why = ""
         with said.open("wb") as file:

@@ -17,13 +17,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.gpu.case import Case, NoSuchSetting, Subject, difference
+from benchmarks.gpu.case import Case, NoSuchSetting, Part, Subject, difference
 from benchmarks.gpu.lines import AS_SET, LINES, Line, Variant
 from recollect.common.precision import tf32
 
 TOLERANCE = {"float32": 2e-3, "tf32": 5e-2, "bfloat16": 1e-1}
 """How far what a few steps give may be from what the CPU gives in float32: see `case.difference`."""
+
+KERNELS = 25  # that a profile lists
 
 Units = dict[str, dict[str, float]]  # of a whole job: stage -> part -> how many
 
@@ -82,6 +85,8 @@ def measure(
     seconds: float,
     hand_on: Callable[[Row | Units], None],
     only: Sequence[str] | None = None,
+    compares: bool = True,
+    profiles: bool = False,
 ) -> None:
     """Measure a line in all its variants, and then compare each with the CPU.
 
@@ -89,10 +94,12 @@ def measure(
         seconds: after which no further variant begins.
         hand_on: gets each row, and the units of a whole job, as soon as they are known; a row once more when it was compared.
         only: the variants; None: all.
+        compares: with the CPU.
+        profiles: say what each part spends its time in; then its rates are not those of a run.
     """
     line, began = LINES[name], time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="recollect_gpu_") as folder:
-        cases = Cases(line, device, quick, Path(folder))
+        cases = Cases(line, device, quick, Path(folder), profiles)
         told = False
         timed: dict[str, list[Row]] = {}
         for word, variant in line.variants.items():
@@ -109,7 +116,9 @@ def measure(
                 elif not told:
                     told = True
                     hand_on(found)
-        for word, rows in timed.items():  # only now: a process that is stopped in here has handed on all rates
+        for word, rows in (
+            timed.items() if compares else ()
+        ):  # only now: a process that is stopped in here has handed on all rates
             far, why = cases.compared(line.variants[word])
             within = None if far is None else far <= TOLERANCE[line.variants[word].peak]
             for row in rows:
@@ -124,6 +133,7 @@ class Cases:
     device: str
     quick: bool
     folder: Path
+    profiles: bool = False
     wanted: np.ndarray | None = None
 
     def case(self, variant: Variant, *, small: bool = False, device: str | None = None) -> Case:
@@ -140,7 +150,7 @@ class Cases:
             changes,
             variant.optional,
             extra,
-            seconds=0.05 if self.quick else 1.5,
+            seconds=0.05 if self.quick else 0.3 if self.profiles else 1.5,
             warm=1 if self.quick else 4,
         )
 
@@ -156,7 +166,7 @@ class Cases:
                 subject = subject_of(self.line, self.case(variant))
                 yield {stage: dict(units) for stage, units in subject.jobs.items()}
                 asked = [part for part in subject.parts if part.often or word in (AS_SET, "graph")]
-                rates = [(part, part.rate()) for part in asked]
+                rates = [(part, self._rate(name, word, part)) for part in asked]
             megabytes = torch.cuda.max_memory_allocated() / 1e6 if on_gpu else None
         except NoSuchSetting as error:
             yield Row(name, "", word, why=f"no such setting: {error}")
@@ -166,6 +176,17 @@ class Cases:
             return
         for part, rate in rates:
             yield Row(name, part.name, word, part.unit, rate, variant.peak, part.flop, part.moved, megabytes)
+
+    def _rate(self, name: str, word: str, part: Part) -> float:
+        if not self.profiles:
+            return part.rate()
+        kind = ProfilerActivity.CPU if self.device == "cpu" else ProfilerActivity.CUDA
+        with profile(activities=[kind]) as seen:
+            rate = part.rate()
+        by = "self_cpu_time_total" if self.device == "cpu" else "self_cuda_time_total"
+        print(f"\n{name}, {part.name or part.unit}, {word}: {rate:,.4g} {part.unit} per second while it was watched")
+        print(seen.key_averages().table(sort_by=by, row_limit=KERNELS, max_name_column_width=90))
+        return rate
 
     def compared(self, variant: Variant) -> tuple[float | None, str]:
         """How far a few small steps are from what the CPU gives in float32; or why that is not known."""

@@ -80,6 +80,8 @@ class Found:
 def joined(runs: Sequence[Found]) -> Found:
     """Several runs on one device as one, lines in the order of `LINES`. What a later one measured takes an earlier one's place.
 
+    What a later one did not compare with the CPU stays as an earlier one has compared it.
+
     Raises:
         UserError: they are of two devices, or of sizes that were shrunk.
     """
@@ -90,6 +92,9 @@ def joined(runs: Sequence[Found]) -> Found:
         raise UserError("sizes were shrunk (--quick)", where=last.device, do="these are no results")
     rows: dict[tuple[str, str, str], Row] = {}
     for row in (row for run in runs for row in run.rows):
+        before = rows.get((row.line, row.part, row.variant))
+        if before and row.rate is not None and row.within is None and not row.why:
+            row = replace(row, difference=before.difference, within=before.within)
         rows[row.line, row.part, row.variant] = row
     for line, _, variant in [key for key, row in rows.items() if row.part and row.rate is not None]:
         rows.pop((line, "", variant), None)  # why another run had no time for it

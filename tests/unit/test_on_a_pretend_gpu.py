@@ -154,7 +154,7 @@ FLOAT32: dict[str, dict[str, object]] = {  # and without dropout, for which a GP
     "dt": STILL,
     "radt": {**STILL, "query_dropout": 0},
     "memory_rl": {"precision": "float32"},
-    "amago": {"precision": "float32", "sequence.dropout": 0},
+    "amago": {"precision": "float32", "tf32": "false", "sequence.dropout": 0},
     "helm": {},
 }
 RUNS = [  # discrete actions: continuous ones carry rounding into what is seen next
