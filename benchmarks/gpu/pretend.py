@@ -380,7 +380,15 @@ def _patches(gpu: PretendGpu) -> Iterator[Any]:
         "current_stream": Stream,
         "stream": inside,
     }
-    for name in ("empty_cache", "set_device", "set_stream", "manual_seed_all", "manual_seed"):
+    for name in (
+        "empty_cache",
+        "set_device",
+        "set_stream",
+        "manual_seed_all",
+        "manual_seed",
+        "get_rng_state",
+        "set_rng_state",
+    ):  # its dropout draws from the CPU's own generator
         cuda[name] = nothing
     for name, value in cuda.items():
         yield mock.patch.object(torch.cuda, name, value)

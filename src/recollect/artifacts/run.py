@@ -77,7 +77,7 @@ class Run:
         self._made_of = dict(made_of or {})
         self._trust = trust
         self.trusted: list[dict[str, Any]] = []  # checkpoints of another making that this run went on with
-        self._clock = clock
+        self.clock = clock
         self._last_saved = 0
         self._cadence = Cadence(clock)
         self.resumed = False
@@ -96,7 +96,7 @@ class Run:
         """
         self._forget()
         newest = self._chosen()
-        self._cadence = Cadence(self._clock)
+        self._cadence = Cadence(self.clock)
         if newest is not None:
             self._frames = [_unpack(newest.arrays, newest.state["texts"])]
         if self.live is not None:
@@ -117,7 +117,7 @@ class Run:
         The checkpoint stays until the first one of the new beginning is saved.
         """
         self._forget()
-        self._cadence = Cadence(self._clock)
+        self._cadence = Cadence(self.clock)
         if self.live is not None:
             self.live.begin({}, resumed=False)
 
@@ -215,7 +215,7 @@ class Run:
         def identity() -> str:
             return f"{self._settings} step {step} policy {scoring.digest(policy.arrays())}"
 
-        cadence = Cadence(self._clock, began=self._cadence.began, behind=self._cadence.unsaved)
+        cadence = Cadence(self.clock, began=self._cadence.began, behind=self._cadence.unsaved)
         return scoring.Scoring(self.checkpoint_folder / SCORING / str(step), identity, cadence)
 
     def due(self, step: int, every: int) -> bool:
@@ -227,13 +227,24 @@ class Run:
         passed = every > 0 and step // every > self._last_saved // every
         return self._cadence.due() or passed
 
-    def save(self, step: int, arrays: dict[str, np.ndarray | torch.Tensor], state: dict[str, Any]) -> None:
+    def save(
+        self,
+        step: int,
+        arrays: dict[str, np.ndarray | torch.Tensor],
+        state: dict[str, Any],
+        *,
+        began: float | None = None,
+    ) -> None:
         """Seal a checkpoint: arrays, state, and the rows logged so far.
+
+        Args:
+            began: by `clock`, where several runs are saved one after the other: when the first of them began. What they cost
+                together says when the next is due.
 
         Raises:
             UserError: a tensor holds NaN or infinity; the checkpoints from before stay.
         """
-        began = self._clock()
+        began = self.clock() if began is None else began
         # Networks and optimisers are tensors. What worlds and memories hold is numpy and may have NaN for "none"; so may
         # sums of metrics.
         tensors: dict[str, Any] = {}

@@ -207,6 +207,21 @@ class KeyValueCache:
         place_BT = self.lengths_B[:, None] if T == 1 else torch.where(mask_BT, position_BT, self.length)
         return _CachedAttention(self, end, place_BT, attend)
 
+    def step_at(self, x_BD: Tensor, place_B: Tensor, end: int) -> Tensor:
+        """`step` of all rows as a function of tensors, for CUDA graphs; it counts nothing, see `count`.
+
+        Args:
+            place_B: int64, ``lengths_B``.
+            end: slots that are read, more than any row holds and at most the cache's length.
+        """
+        attend = self._slots[:end] <= place_B[:, None, None, None]
+        return self.model.through(x_BD[:, None], _CachedAttention(self, end, place_B[:, None], attend))[:, 0]
+
+    def count(self) -> None:
+        """All rows hold a token more, which `step_at` wrote."""
+        self.lengths_B = self.lengths_B + 1
+        self._shortest, self._longest = self._shortest + 1, self._longest + 1
+
     @torch.no_grad()
     def refill(self, rows_R: Tensor, x_RTD: Tensor, mask_RT: Tensor | None) -> Tensor:
         """Replace all that rows R hold by a block of tokens [R, T, D]; only these are computed. See `extend`."""

@@ -68,8 +68,10 @@ class Ensemble:
         place_S = torch.arange(len(members), device=self.device)
         self.first_row_R1 = (place_S * first.replay.capacity).repeat_interleave(self.hp.batch_size)[:, None]
         self.sums: dict[str, Tensor] = {}
-        self.policy = HistoryPolicy(self.learner.network, self.device)
-        self.compute = Captured(self._compute) if self.device.type == "cuda" else self._compute
+        on_gpu = self.device.type == "cuda"
+        # One for rounds and one for evaluations: each keeps its rows, and with them its graphs.
+        self.playing, self.judged = (HistoryPolicy(self.learner.network, self.device, graphed=on_gpu) for _ in range(2))
+        self.compute = Captured(self._compute) if on_gpu else self._compute
 
     def update(self) -> None:
         """One update of every member, of which each has one due."""
@@ -87,11 +89,11 @@ class Ensemble:
         if isinstance(self.learner.network.encoder.sequence, OneAfterTheOther):
             return None
         if all(member.at.evaluation_due for member in self.members):
-            return playing_together.evaluated(self.policy, self.members)
+            return playing_together.evaluated(self.judged, self.members)
         if any(member.at.evaluation_due or member.next_round()[0] for member in self.members):
             return None
         self._reseed("dropout while acting", [member.at.rounds for member in self.members])
-        return playing_together.round_of(self.policy, self.members)
+        return playing_together.round_of(self.playing, self.members)
 
     def _draw(self) -> None:
         """Each member's windows, from its own stream, onto the device in one copy that nothing waits for."""
@@ -244,8 +246,9 @@ class Together:
             ensemble.update()
             self._count()
             self._show(progress)
-            if any(self.runs[place].due(self.made[place], ensemble.hp.checkpoint_every) for place in going):
-                self._each(self._save, going)
+            last = going[-1]  # of one round of saves it knows what all of them cost
+            if self.runs[last].due(self.made[last], ensemble.hp.checkpoint_every):
+                self._each(partial(self._save, self.runs[last].clock()), going)
             self._catch_up(ensemble)
 
     def _catch_up(self, ensemble: Ensemble | None) -> None:
@@ -299,10 +302,10 @@ class Together:
     def _advance(self, place: int) -> None:
         self.trainers[place].advance(self.runs[place])
 
-    def _save(self, place: int) -> None:
+    def _save(self, began: float, place: int) -> None:
         trainer = self.trainers[place]
         if not trainer.done:
-            self.runs[place].save(trainer.at.updates, *trainer.saved())
+            self.runs[place].save(trainer.at.updates, *trainer.saved(), began=began)
 
     def _end(self, place: int) -> None:
         trainer = self.trainers.pop(place)

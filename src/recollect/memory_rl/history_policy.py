@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from recollect.common.batched_policy import BatchedPolicy
 from recollect.common.sequence_models import SequenceModel
 from recollect.common.weights import arrays_of, load_policy_arrays
+from recollect.memory_rl.acting_graph import ActingGraph
 from recollect.memory_rl.heads import Head
 from recollect.memory_rl.replay import Batch
 from recollect.memory_rl.sequence import HistoryEncoder
@@ -52,20 +53,26 @@ def tokens(batch: Batch, network: HistoryNetwork) -> tuple[Tensor, Tensor, Tenso
 
 
 class HistoryPolicy(BatchedPolicy):
-    """Greedy batched policy: remembers the history of each row's episode and takes the best action."""
+    """Greedy batched policy: remembers the history of each row's episode and takes the best action.
+
+    Args:
+        graphed: a step is a CUDA graph where it can be: for a policy that plays many episodes of as many rows.
+    """
 
     acting = (*BatchedPolicy.acting, "_state", "_previous")
 
-    def __init__(self, network: HistoryNetwork, device: torch.device | str = "cpu") -> None:
-        self.network, self.device = network, torch.device(device)
+    def __init__(self, network: HistoryNetwork, device: torch.device | str = "cpu", *, graphed: bool = False) -> None:
+        self.network, self.device, self.graphed = network, torch.device(device), graphed
         self._state: Any = None
         self._rows = -1
         self._outputs = torch.zeros(0)
+        self._graph: ActingGraph | None = None
 
     def begin(self, rows: int) -> None:
         if rows != self._rows:
             self._state = self.network.encoder.sequence.initial_state(rows, self.device)
             self._rows = rows
+            self._graph = ActingGraph(self.network, self.device) if self.graphed else None
         self._previous = self.network.encoder.embedder.no_action(rows, self.device)
         self.forget(np.ones(rows, bool))
 
@@ -73,7 +80,7 @@ class HistoryPolicy(BatchedPolicy):
         self._state = self.network.encoder.sequence.reset(self._state, mask_B)
         none = self.network.encoder.embedder.no_action(self._rows, self.device)
         mask = torch.as_tensor(mask_B, device=self.device).view(-1, *[1] * (none.ndim - 1))
-        self._previous = torch.where(mask, none, self._previous)
+        self._previous = torch.where(mask, none, self._previous.to(self.device))
 
     @torch.no_grad()
     def outputs(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> Tensor:
@@ -81,15 +88,20 @@ class HistoryPolicy(BatchedPolicy):
         ended_B, begun_B = self.next_step(done_B)
         if ended_B.any():
             self.forget(ended_B)
-        reward = torch.as_tensor(np.where(begun_B, 0.0, reward_B).astype(np.float32)).to(self.device)
-        observation = torch.as_tensor(observation_BD).to(self.device).flatten(1)
-        h_BH, self._state = self.network.encoder.step(self._previous, reward, observation, self._state)
+        reward = torch.as_tensor(np.where(begun_B, 0.0, reward_B).astype(np.float32))
+        observation = torch.as_tensor(observation_BD).flatten(1)
+        if self._graph is not None and self._graph.fits(self._state):
+            token = self._previous, reward, observation
+            self._outputs, self._state = self._graph.step(token, self._state)
+            return self._outputs
+        token = self._previous.to(self.device), reward.to(self.device), observation.to(self.device)
+        h_BH, self._state = self.network.encoder.step(*token, self._state)
         self._outputs = self.network.head(h_BH)
         return self._outputs
 
     def took(self, action_B: np.ndarray) -> None:
         """Tell the policy which actions were taken, where they are not its own."""
-        self._previous = torch.as_tensor(action_B).to(self.device)
+        self._previous = torch.as_tensor(action_B) if self._graph else torch.as_tensor(action_B).to(self.device)
 
     def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
         if self.network.training:  # setting it walks all modules, at every step

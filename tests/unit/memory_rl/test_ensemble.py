@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 
+from recollect.artifacts.cadence import COST
 from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs, facts_of
 from recollect.common.rollout import Episodes, play_episodes
@@ -256,17 +259,18 @@ def test_a_stacked_lstm_has_the_states_and_gradients_of_each_lstm(way: str) -> N
             torch.testing.assert_close(whole.cells[name].grad[place], gradient)
 
 
-def run_of(folder: Path, seed: int) -> Run:
-    return Run(folder, folder / "checkpoints", settings_text=f"seed {seed}", env="maze", method="agent", seed=seed)
+def run_of(folder: Path, seed: int, clock: Callable[[], float] = time.monotonic) -> Run:
+    labels: dict[str, Any] = {"env": "maze", "method": "agent", "seed": seed}
+    return Run(folder, folder / "checkpoints", settings_text=f"seed {seed}", clock=clock, **labels)
 
 
 class Together:
     """Runs in folders of their own that are trained together, and how it went."""
 
-    def __init__(self, folder: Path, seeds: tuple[int, ...] = SEEDS) -> None:
+    def __init__(self, folder: Path, seeds: tuple[int, ...] = SEEDS, **changes: Any) -> None:
         self.folders = [folder / str(seed) for seed in seeds]
         self.runs = [run_of(part, seed) for part, seed in zip(self.folders, seeds, strict=True)]
-        self.settings = [settings_of(seed, "ff") for seed in seeds]
+        self.settings = [settings_of(seed, "ff", **changes) for seed in seeds]
         self.policies: dict[int, dict[str, np.ndarray]] = {}
 
     def train(self) -> dict[int, Exception]:
@@ -350,6 +354,31 @@ def test_a_damaged_checkpoint_costs_its_own_run_some_steps_and_the_others_nothin
     assert all(run.resumed for run in again.runs)
     for place in range(len(SEEDS)):
         assert_near(again.policies[place], wanted.policies[place])
+
+
+def test_saves_of_many_runs_take_no_more_of_the_time_than_those_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An update takes a second, and a run's save two: those of all three take six, a twentieth of the time between them."""
+    now, update = [0.0], Ensemble.update
+
+    def updated(ensemble: Ensemble) -> None:
+        now[0] += 1.0
+        update(ensemble)
+
+    def saved(run: Run, step: int, *of: Any, began: float) -> None:
+        now[0] += 2.0
+        run._cadence.saved(began)
+        if run is together.runs[0]:
+            starts.append(now[0] - 2.0)
+
+    starts: list[float] = []
+    monkeypatch.setattr(Ensemble, "update", updated)
+    monkeypatch.setattr(Run, "save", saved)
+    together = Together(tmp_path, train_episodes=500, checkpoint_every=10**6)
+    together.runs = [run_of(part, 0, lambda: now[0]) for part in together.folders]
+    assert together.train() == {}
+    assert len(starts) > 3 and np.diff(starts[1:]).min() >= 6 * COST
 
 
 @pytest.mark.parametrize(
