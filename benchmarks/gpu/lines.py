@@ -61,9 +61,10 @@ SUPERVISED = {
     **ways(KEY, plain=WHOLE),
     "bf16": Variant({KEY: BF16}, BF16, optional={"optimisation.compile": "false"}),
 }
-# One run as an ensemble of one: there the update is one CUDA graph. Without TF32: Memory-RL trains in whole float32.
-OFF_POLICY_GPT = ways("precision", graph=Variant({"precision": BF16}, BF16, extra={"members": 1}))
-OFF_POLICY_LSTM = ways("precision", "float32", graph=Variant({"precision": "float32"}, extra={"members": 1}))
+# As set one run is an ensemble of one: its update is one CUDA graph. The others launch its kernels one by one.
+ALONE: Mapping[str, object] = {"members": 1}
+OFF_POLICY_GPT = ways("precision") | {AS_SET: Variant(peak=BF16, extra=ALONE)}
+OFF_POLICY_LSTM = ways("precision", "float32") | {AS_SET: Variant(extra=ALONE)}
 TOGETHER: Variants = {AS_SET: Variant(peak=BF16), "fp32": Variant({"precision": "float32"})}
 AMAGO = ways(
     "precision",

@@ -121,8 +121,9 @@ class Ensemble:
         batch = self.replay.gather(self.drawn_2R, self.window, self.first_row_R1)
         online = self.learner.online
         online.zero_grad(set_to_none=True)
-        loss_S, metrics = self.learner.loss(batch, 0)
-        loss_S.sum().backward()  # type: ignore[no-untyped-call]
+        with self.learner.products():
+            loss_S, metrics = self.learner.loss(batch, 0)
+            loss_S.sum().backward()  # type: ignore[no-untyped-call]
         spread_gradients(online)
         gradients = self.adam.gradients()
         norms = torch.stack(torch._foreach_norm(gradients)).view(len(self.members), -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from recollect.common.masked_mean import Mean, masked_mean
 from recollect.common.optimiser import Adam
 from recollect.common.polyak import follow
+from recollect.common.precision import in_bfloat16, tf32
 from recollect.common.weights import load_trained, trained_arrays
 from recollect.memory_rl.history_policy import HistoryNetwork, reseed_dropout
 from recollect.memory_rl.hyperparameters import OnlineHyperparameters
@@ -46,7 +48,7 @@ class Learner:
         seed: int,
         device: torch.device | str,
     ) -> None:
-        self.seed = seed
+        self.seed, self.device = seed, torch.device(device)
         self.network = network
         self.gradient_clip, self.polyak = hp.gradient_clip, hp.polyak
         self.online, self.target = online.to(device), target.to(device)
@@ -55,6 +57,10 @@ class Learner:
         self.targets: list[Tensor] = list(self.target.parameters())
         copied = [self.online.get_submodule(name) for name, _ in self.target.named_children()]
         self.followed: list[Tensor] = [parameter for module in copied for parameter in module.parameters()]
+
+    def products(self) -> AbstractContextManager[None]:
+        """How an update multiplies on a GPU: beside an encoder in bfloat16, in TF32, which is finer; else in whole float32."""
+        return tf32(in_bfloat16(self.network.encoder.precision, self.device), self.device)
 
     def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss (scalar) and metrics, on the device; a function of the arrays, the batch and the counter."""
@@ -72,8 +78,9 @@ class Learner:
         """Update number `counter`, in place. Returns its metrics (scalars, on the device)."""
         reseed_dropout(self.target, seed_of("dropout in targets", self.seed, counter))
         reseed_dropout(self.online, seed_of("dropout", self.seed, counter))
-        loss, metrics = self.loss(batch, counter)
-        norm = self.optimiser.backward(loss, clip=self.gradient_clip)
+        with self.products():
+            loss, metrics = self.loss(batch, counter)
+            norm = self.optimiser.backward(loss, clip=self.gradient_clip)
         self.optimiser.step()
         follow(self.targets, self.followed, self.polyak)
         return {**metrics, "gradient_norm": norm}

@@ -98,7 +98,7 @@ class StackedNorm(nn.Module):
 
 class StackedLSTM(RecurrentSequence):
     """Whole sequences cell by cell, as cuDNN knows one network only; on a CPU one member after the other, which is faster
-    there. Always in float32.
+    there, and so is one member. Always in float32.
     """
 
     def __init__(self, members: Sequence[RecurrentSequence]) -> None:
@@ -120,7 +120,7 @@ class StackedLSTM(RecurrentSequence):
 
     def forward(self, x_RTD: Tensor, time_RT: Tensor | None = None) -> Tensor:
         with torch.autocast(x_RTD.device.type, enabled=False):
-            if x_RTD.device.type == "cpu":
+            if x_RTD.device.type == "cpu" or len(self._weights(0)[0]) == 1:
                 return self.one_after_the_other(x_RTD.float())
             return self.cell_by_cell(x_RTD.float())
 
