@@ -75,10 +75,25 @@ def round_of(policy: HistoryPolicy, members: Sequence[OnlineTrainer]) -> list[Ep
     draws = [generator("behaviour", member.seed, member.at.rounds) for member in members]
     counts = [member.next_round()[1] for member in members]
     actors = np.arange(members[0].world.num_envs)
+    embedder = members[0].learner.network.encoder.embedder
+    one_each = len(actors) == 1 and not embedder.action_size
+
+    def explored_one_each(outputs_SA: np.ndarray, live_S: np.ndarray) -> np.ndarray:
+        """`explore` of members with one actor each, in plain numbers: numpy's calls cost more than the choice."""
+        action_S = np.zeros(len(members), np.int64)
+        for place in live_S.nonzero()[0]:
+            at = members[place].at
+            action_S[place] = members[place].learner.explore_one(outputs_SA[place], at.explored, draws[place])
+            at.explored += 1
+        return action_S
 
     def act(observation: np.ndarray, reward: np.ndarray, done: np.ndarray, t: int, live: np.ndarray) -> np.ndarray:
-        outputs = policy.outputs(observation, reward, done).cpu().chunk(len(members))
-        actions = []
+        whole = policy.outputs(observation, reward, done).cpu()
+        if one_each:
+            action_S = explored_one_each(whole.numpy(), live)
+            policy.took(action_S)
+            return action_S
+        outputs, actions = whole.chunk(len(members)), []
         for place, live_B in enumerate(live.reshape(len(members), -1)):
             counted_B = live_B & (actors < counts[place])
             actions.append(members[place].explore(outputs[place], counted_B, draws[place]))
