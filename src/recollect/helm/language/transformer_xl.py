@@ -133,6 +133,12 @@ class XLCache(TokenRing):
     def _begin(self) -> None:
         self.written_B = torch.zeros(self.batch, dtype=torch.int64)  # slots that are not zero: the newest so many
         self._distances = self.model.distances(self.length)
+        scale = self.model.settings.head_width**-0.5
+        parts = [cast(Layer, layer) for layer in self.model.layers]
+        with torch.no_grad():
+            # Of each layer [2, 1, 1, H, Dh]: what queries of contents and of distances have added, before B and K.
+            both = [torch.stack([part.content_bias, part.position_bias]) * scale for part in parts]
+        self._biases = [bias_2HE[:, None, None] for bias_2HE in both]
 
     def reset(self, mask_B: Tensor) -> None:
         on_host = mask_B.cpu()
@@ -152,28 +158,34 @@ class XLCache(TokenRing):
         B, K, _ = x_BKD.shape
         new_K = self._new_slots(K)
         # Of each new token, the age of each slot: 0 is the oldest. It turns ages into slots of the ring.
-        age_KS = (torch.arange(self.slots, device=device) - new_K[:, None] - 1) % self.slots
+        age_SK = (torch.arange(self.slots, device=device)[:, None] - new_K - 1) % self.slots
+        age_BHSK = age_SK.expand(B, s.heads, -1, -1)
         scale = s.head_width**-0.5
         looked = []
         h = x_BKD
-        for module, kv, code_HEM in zip(self.model.layers, self.layers, self._distances, strict=True):
+        parts = zip(self.model.layers, self.layers, self._distances, self._biases, strict=True)
+        for module, kv, code_HEM, biases in parts:
             layer = cast(Layer, module)
             qkv = product(h, layer.qkv.weight).view(B, K, 3, s.heads, s.head_width)
-            q = qkv[:, :, 0] * scale
+            q = qkv[:, :, 0]
+            q = torch.add(biases, q, alpha=scale) if x_BKD.is_cuda else q * scale + biases  # there one kernel, not two
+            q_content, q_position = q.unbind()
             before = None if remember else kv.index_select(3, new_K)
             kv.index_copy_(3, new_K, qkv[:, :, 1:].permute(2, 0, 3, 1, 4).to(kv.dtype))
             # What distances add to the scores, by age, then by slot.
-            q_position = q + layer.position_bias * scale
             q_HRE = q_position.permute(2, 0, 1, 3).flatten(1, 2)
             by_age = torch.bmm(q_HRE, code_HEM)
-            by_age = F.pad(by_age, (self.slots - self.length, 0), value=-math.inf)
-            by_slot = by_age.view(s.heads, B, K, -1).gather(3, age_KS.expand(s.heads, B, K, -1))
-            bias = by_slot.permute(1, 0, 3, 2).flatten(0, 1)
+            if self.slots > self.length:
+                by_age = F.pad(by_age, (self.slots - self.length, 0), value=-math.inf)
+            by_age = by_age.view(s.heads, B, K, -1)
+            bias = by_age.permute(1, 0, 3, 2).gather(2, age_BHSK).flatten(0, 1)
             # What contents add.
-            q_content = q + layer.content_bias * scale
             q_REK = q_content.permute(0, 2, 3, 1).flatten(0, 1)
             k, v = kv.flatten(1, 2)
-            scores = torch.bmm(k, q_REK.to(k.dtype)).float().add_(bias)
+            if x_BKD.is_cuda and k.dtype == torch.float32:
+                scores = bias.baddbmm_(k, q_REK)
+            else:
+                scores = torch.bmm(k, q_REK.to(k.dtype)).float().add_(bias)
             weights = scores.transpose(1, 2).softmax(-1)
             y = torch.bmm(weights.to(v.dtype), v).view(B, s.heads, K, s.head_width)
             y = y.transpose(1, 2).reshape(B, K, -1)
