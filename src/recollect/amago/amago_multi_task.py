@@ -155,6 +155,7 @@ def loss_of(
 class Agent(agent.Agent):
     make = staticmethod(make_network)
     loss = staticmethod(loss_of)
+    graphed = True
 
 
 train = partial(training.train, Agent)
