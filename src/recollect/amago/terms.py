@@ -172,5 +172,5 @@ def entropy(policy: Distribution, raw: Tensor, share: Share = ALONE) -> Tensor:
         p = policy.probabilities(raw)
         return -(p * p.log()).sum(-1)
     numbers = uniform(share.draws(0), (*raw.shape[:-1], policy.uniforms))
-    action = policy.drawn(raw, numbers.to(raw.device))
+    action = policy.drawn(raw, sent(numbers, raw.device))
     return -policy.log_prob(raw, action)
