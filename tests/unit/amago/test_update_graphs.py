@@ -54,16 +54,15 @@ def agent_of(module: Any = amago, **changes: Any) -> Any:
 
 
 def updated(
-    agent: Any, gpu: PretendGpu, lengths: tuple[int, ...] = (6,), updates: int = UPDATES
+    agent: Any, gpu: PretendGpu | None, lengths: tuple[int, ...] = (6,), updates: int = UPDATES
 ) -> tuple[list[Metrics], dict[str, np.ndarray]]:
     """The metrics of updates on batches of these lengths in turn, read when all are made, and what the agent then has."""
-    found = []
-    del gpu.waits[:]
+    found, waits = [], [] if gpu is None else gpu.waits
+    del waits[:]
     for counter in range(updates):
         batch = pinned(random_batch(seed=counter, lengths=(4, lengths[counter % len(lengths)], 2)))
         found.append(agent.step(batch, counter, further=counter % EPOCH == EPOCH - 1))
-    waits = [where for _, where in gpu.waits if "value_bins" not in where]  # of which there is one for all updates
-    assert not waits
+    assert all("value_bins" in where for _, where in waits)  # once for all updates
     arrays = {name: torch.as_tensor(array).cpu().numpy() for name, array in agent.arrays().items()}
     return [{name: float(value) for name, value in metrics.items()} for metrics in found], arrays
 
@@ -191,3 +190,40 @@ def test_a_run_of_graphs_that_is_stopped_goes_on_to_the_bit(
     settings = settings_of(world, module=module, updates_per_epoch=8, sequence={**SEQUENCE, "width": 16})
     goes_on_to_the_bit(module, settings, tmp_path, Inputs(device="cuda"))
     assert replays
+
+
+# ---- on a real GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("module", [amago, amago_multi_task])
+@pytest.mark.parametrize("kind", ["transformer", "gru"])
+def test_on_a_gpu_graphs_make_the_updates_that_are_made_without(module: Any, kind: str) -> None:
+    """Of two shapes, and with dropout, whose masks are the same."""
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    changes = {"sequence": {**SEQUENCE, "kind": kind, "dropout": 0.2}, "precision": "float32", "tf32": False}
+    changes |= {"filter": "exp"}
+    expected = updated(agent_of(module, cuda_graphs=False, **changes), None, (6, 9))
+    agent = agent_of(module, **changes)
+    assert_near(updated(agent, None, (6, 9)), expected)
+    assert len(agent.graphs._updates) == 2
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_capture_that_breaks_spoils_no_update_and_no_graph() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    changes = {"sequence": {**SEQUENCE, "dropout": 0.2}, "precision": "float32", "tf32": False}
+    expected = updated(agent_of(cuda_graphs=False, **changes), None, (6, 9))
+    agent, loss = agent_of(**changes), amago.Agent.loss
+
+    def asks(*arguments: Any, **options: Any) -> Any:
+        found = loss(*arguments, **options)
+        if torch.cuda.is_current_stream_capturing() and len(agent.graphs._updates) == 1:
+            assert float(found[0].detach()) == 0
+        return found
+
+    agent.loss = asks
+    assert_near(updated(agent, None, (6, 9)), expected)
+    assert len(agent.graphs._updates) == 1 and not agent.graphs.works
