@@ -15,11 +15,13 @@ from recollect.amago import work
 from recollect.amago.loop import Trainer
 from recollect.amago.network import world_shape
 from recollect.amago.trajectory_files import Trajectory
+from recollect.common.cuda_graphs import WARM_UP
 from recollect.common.work import FLOAT, LEARNING, shape_of
 from recollect.evaluation.speed import Clock
 from recollect.settings.resolve import algorithm_module
 
-FEW, UPDATES, STEPS = 3, 10, 20  # compared updates; of one call: updates, and steps of every actor
+FEW = WARM_UP + 3  # updates on which two devices are compared; a graph is replayed in the last
+UPDATES, STEPS = 10, 20  # of one call: updates, and steps of every actor
 COMPARED = ("critic_loss", "gradient_norm")
 
 

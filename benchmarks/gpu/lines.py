@@ -70,6 +70,7 @@ AMAGO = ways(
     "precision",
     BF16,
     {"tf32": "false", "cuda_graphs": "false"},
+    bf16=Variant({"precision": BF16, "cuda_graphs": "false"}, BF16),
     TF32=in_tf32({"precision": "float32", "tf32": "true", "cuda_graphs": "false"}),
     graph=Variant({"precision": BF16, "cuda_graphs": "true"}, BF16),
 )

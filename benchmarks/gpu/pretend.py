@@ -249,6 +249,14 @@ def _new_tensor(gpu: PretendGpu, func: Any, args: Any, kwargs: Any) -> Tensor:
     return _mark(gpu, func(*args, **kwargs), to_gpu)
 
 
+def _one_hot(gpu: PretendGpu, func: Any, args: Any, kwargs: Any) -> Tensor:
+    """A CPU asks for the least and the largest number first; on a GPU the scatter finds what is out of range."""
+    classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
+    if not is_on_gpu(args[0]) or classes < 0:
+        return func(*args, **kwargs)
+    return args[0].new_zeros((*args[0].shape, classes)).scatter(-1, args[0][..., None], 1)
+
+
 def _stored(gpu: PretendGpu, func: Any, args: Any, kwargs: Any) -> Any:
     """`deepcopy`, which copies a storage by itself."""
     given = func(*args, **kwargs)
@@ -269,6 +277,7 @@ _OWN: dict[Any, Callable[..., Any]] = {
     Tensor.is_pinned: lambda gpu, func, args, kwargs: hasattr(storage_of(args[0]), "pinned"),
     Tensor.copy_: _copied,
     Tensor.new_tensor: _new_tensor,
+    torch.nn.functional.one_hot: _one_hot,
     Tensor.__deepcopy__: _stored,
 }
 
@@ -379,6 +388,7 @@ def _patches(gpu: PretendGpu) -> Iterator[Any]:
         "Event": Stream,
         "current_stream": Stream,
         "stream": inside,
+        "graph_pool_handle": lambda: (0, 0),
     }
     for name in (
         "empty_cache",

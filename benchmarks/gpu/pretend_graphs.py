@@ -88,9 +88,11 @@ def as_it_is() -> Iterator[None]:
 def capture(gpu: Any, graph: Graph, *unused: Any, **also: Any) -> Iterator[None]:
     """Stands in for `torch.cuda.graph` on a `PretendGpu`: what this thread asks for while inside becomes the graph."""
     gpu.here.capturing = graph
+    drawn = torch.get_rng_state()
     try:
         yield
     finally:
         gpu.here.capturing = None
         with as_it_is():
             graph.ended()
+            torch.set_rng_state(drawn)

@@ -56,7 +56,9 @@ def test_a_line_of_make_gpu_runs_and_agrees_with_the_cpu(name: str, ways: Sequen
         assert row.within and row.difference < SAME.get(row.variant, 1), row
 
 
-@pytest.mark.parametrize(("name", "way"), [("gpt_50", "as set"), ("lstm_50", "as set"), ("helm", "graph")])
+@pytest.mark.parametrize(
+    ("name", "way"), [("gpt_50", "as set"), ("lstm_50", "as set"), ("amago_500", "graph"), ("helm", "graph")]
+)
 def test_what_is_compared_with_the_cpu_replays_its_graphs(
     name: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,16 +97,14 @@ def test_an_update_of_memory_rl_never_waits(method: str, members: int, tmp_path:
 
 def test_an_update_of_amago_never_waits(tmp_path: Path) -> None:
     waits = {}
-    for updates in (4, 10):
+    for updates in (6, 12):
         with PretendGpu() as gpu:
             trainer = amago._trainer(case("amago_tmaze_10", "amago_transformer", tmp_path), updates)
             del gpu.waits[:]
             trainer.learn({})
-            # Least and largest action a CPU asks for before it makes one-hot vectors, and a GPU does not.
-            one_hot = [where for _, where in gpu.waits if where == "amago/amago.py:loss_of"]
-            assert len(one_hot) == 2 * updates
-            waits[updates] = sum("rl2_vector" not in where for _, where in gpu.waits) - len(one_hot)
-    assert waits[4] == waits[10] > 0  # an epoch's row is read
+            waits[updates] = len(gpu.waits)
+            assert trainer.agent.graphs is not None and trainer.agent.graphs.works
+    assert waits[6] == waits[12] > 0  # an epoch's row is read
 
 
 def test_a_training_step_of_radt_waits_for_its_exact_search_alone(tmp_path: Path) -> None:
@@ -150,11 +150,13 @@ def test_an_update_of_ppo_never_waits(tmp_path: Path) -> None:
 
 A_REAL_ONE = torch.cuda.is_available()
 STILL = {"optimisation.precision": "float32", "acting_precision": "float32", "network.dropout": 0}
+# A graph reads the step size in float32, which has these whole: what rounding does to a run of many updates is another matter.
+IN_FLOAT32 = {"learning_rate": 2**-8, "warmup": 16}
 FLOAT32: dict[str, dict[str, object]] = {  # and without dropout, for which a GPU has a generator of its own
     "dt": STILL,
     "radt": {**STILL, "query_dropout": 0},
     "memory_rl": {"precision": "float32"},
-    "amago": {"precision": "float32", "tf32": "false", "sequence.dropout": 0},
+    "amago": {"precision": "float32", "sequence.dropout": 0, **IN_FLOAT32},
     "helm": {},
 }
 UNTIL = {  # rows of a curve up to where rounding of a real GPU decides what happens

@@ -100,16 +100,17 @@ class StoppingRun(Run):
         super().log(step, **metrics)
 
 
-def goes_on_to_the_bit(module: Any, settings: Settings, folder: Path) -> Any:
+def goes_on_to_the_bit(module: Any, settings: Settings, folder: Path, inputs: Inputs | None = None) -> Any:
     """A run that is stopped in its third epoch and one that is not end with the same policy, table and files: policy and table."""
+    inputs = Inputs() if inputs is None else inputs
     whole = run_in(folder / "whole")
-    policy = module.train(settings, Inputs(), whole)
+    policy = module.train(settings, inputs, whole)
     expected = policy.arrays()
     StoppingRun.saves = 0
     with pytest.raises(Stopped):
-        module.train(settings, Inputs(), run_in(folder / "other", StoppingRun))
+        module.train(settings, inputs, run_in(folder / "other", StoppingRun))
     again = run_in(folder / "other")
-    found = module.train(settings, Inputs(), again).arrays()
+    found = module.train(settings, inputs, again).arrays()
     assert found.keys() == expected.keys()
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
     assert whole.table().equals(again.table())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from recollect.amago.policy import AmagoPolicy
 from recollect.amago.policy_distributions import Distribution, make_distribution
 from recollect.amago.share import ALONE, Share, SharedAdam
 from recollect.amago.terms import Draws, Heads
+from recollect.amago.update_graphs import UpdateGraphs, hindrance
 from recollect.common.contract import Inputs
 from recollect.common.optimiser import Adam
 from recollect.common.polyak import follow
@@ -25,6 +27,8 @@ from recollect.common.weights import load_trained, trained_arrays
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
+
+log = logging.getLogger(__name__)
 
 
 def distribution_of(hp: AgentHyperparameters, shape: WorldShape) -> Distribution:
@@ -52,6 +56,8 @@ class Agent:
     """(hp, shape, seed=) -> network"""
     loss: Callable[..., tuple[Tensor, dict[str, Tensor]]]
     """(network, target, window, draws, hp, distribution, further=) -> loss (scalar) and metrics"""
+    graphed: ClassVar[bool] = False
+    """Whether, where actions are discrete, the loss asks the device for nothing, and of the host for `draws` alone."""
 
     def __init__(
         self,
@@ -75,6 +81,17 @@ class Agent:
         self.targets: list[Tensor] = list(self.target.parameters())
         self.followed: list[Tensor] = [*self.network.actor.parameters(), *self.network.critics.parameters()]
         self._warmup = 10 * hp.updates_per_epoch if hp.warmup is None else hp.warmup
+        self.graphs = self._graphs()
+
+    def _graphs(self) -> UpdateGraphs | None:
+        """What makes updates where they may be CUDA graphs, which read the step size on the device."""
+        if self.device.type != "cuda" or not self.hp.cuda_graphs or not self.graphed:
+            return None
+        if why := hindrance(self.hp, self.network, self.distribution, self.share):
+            log.debug("updates are no CUDA graphs: %s", why)
+            return None
+        self.optimiser.rate = torch.zeros((), device=self.device)
+        return UpdateGraphs(self._computed, self.device)
 
     def policy(self) -> AmagoPolicy:
         return AmagoPolicy(self.network, self.distribution, self.hp, self.device)
@@ -89,19 +106,25 @@ class Agent:
         network.train()
         network.trajectory_encoder.reseed_dropout(seed_of("dropout", self.seed, counter))
         network.timestep_encoder.augment_draws = self.share.draws(seed_of("shifts", self.seed, counter))
+        B, L = batch.mask_BT.shape
+        draws = Draws.of(hp, self.seed, counter, B, L - 1, self.device, self.share)
+        self.optimiser.set_rate(hp.learning_rate * min(1.0, (counter + 1) / max(1, self._warmup)))
+        metrics = (self.graphs or self._computed)(batch, draws, further)
+        if further:
+            metrics["learning_rate"] = torch.tensor(self.optimiser.lr, dtype=torch.float64)
+        return metrics
+
+    def _computed(self, batch: Batch, draws: Draws, further: bool) -> dict[str, Tensor]:
+        """The update itself: of the host it takes `draws`, and asks the device for nothing."""
+        network, hp = self.network, self.hp
         window = network.window(batch, hp.reward_multiplier, self.device)
-        B, T = window.reward_BT.shape
-        draws = Draws.of(hp, self.seed, counter, B, T, self.device, self.share)
         loss, metrics = self.loss(network, self.target, window, draws, hp, self.distribution, further=further)
         norm = self.optimiser.backward(loss, clip=hp.gradient_clip)
         if hp.targets_first:
             follow(self.targets, self.followed, hp.polyak)
-        self.optimiser.lr = hp.learning_rate * min(1.0, (counter + 1) / max(1, self._warmup))
         self.optimiser.step()
         if not hp.targets_first:
             follow(self.targets, self.followed, hp.polyak)
-        if further:
-            metrics["learning_rate"] = torch.tensor(self.optimiser.lr, dtype=torch.float64)
         return {**metrics, "gradient_norm": norm}
 
     def arrays(self) -> dict[str, Any]:

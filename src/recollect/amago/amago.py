@@ -113,6 +113,7 @@ def q_of_policy(
 class Agent(agent.Agent):
     make = staticmethod(make_network)
     loss = staticmethod(loss_of)
+    graphed = True
 
 
 train = partial(training.train, Agent)

@@ -31,6 +31,7 @@ from recollect.amago.policy_distributions import Distribution
 from recollect.amago.share import Numbers, uniform
 from recollect.amago.terms import Draws, Heads
 from recollect.amago.value_bins import ValueBins
+from recollect.common.transfer import sent
 
 TEMPERATURE = 0.5  # of Gumbel-softmax
 
@@ -92,7 +93,7 @@ def differentiable(raw_BTGP: Tensor, policy: Distribution, draws: Numbers) -> Te
     """A draw [B, T, G, A] through which gradients pass."""
     if policy.kind != "discrete":
         return policy.reparameterised(raw_BTGP, draws)
-    numbers = uniform(draws, raw_BTGP.shape).clamp(1e-10, 1 - 1e-7).to(raw_BTGP.device, non_blocking=True)
+    numbers = sent(uniform(draws, raw_BTGP.shape), raw_BTGP.device).clamp(1e-10, 1 - 1e-7)
     gumbel = -(-numbers.log()).log()
     log_pi = policy.reparameterised(raw_BTGP, draws).log()
     soft = ((log_pi + gumbel) / TEMPERATURE).softmax(-1)
@@ -155,6 +156,7 @@ def loss_of(
 class Agent(agent.Agent):
     make = staticmethod(make_network)
     loss = staticmethod(loss_of)
+    graphed = True
 
 
 train = partial(training.train, Agent)

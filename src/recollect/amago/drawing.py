@@ -63,7 +63,7 @@ class Drawing:
                 relabel=self.relabel,
                 rows=self.rows,
             )
-            return pinned(batch) if self.on_gpu and ahead else batch, self.rarity()
+            return pinned(batch) if self.on_gpu else batch, self.rarity()
 
         return in_order(drawn, range(first, first + count), ahead)
 

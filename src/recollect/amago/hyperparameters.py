@@ -129,7 +129,10 @@ class LoopHyperparameters(Frozen):
         ge=0,
         description="Batches that a thread prepares while others are learned from; null: 2 on a GPU, else 0.",
     )
-    cuda_graphs: bool = Field(True, description="Acting on a GPU: a Transformer's step is one CUDA graph.")
+    cuda_graphs: bool = Field(
+        True,
+        description="On a GPU, a Transformer's step of acting is one CUDA graph, and so is an update where actions are discrete.",
+    )
     evaluate_every: int = Field(20, ge=1, description="Epochs between evaluations.")
     evaluation_rollouts: int = Field(12, ge=1, description="Per evaluation.")
     evaluation_split: str = Field("eval", description="Whose tasks the evaluations while learning play.")

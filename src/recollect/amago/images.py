@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from recollect.amago.share import Numbers, RowsOfDraws
+from recollect.amago.share import RowsOfDraws, Seeded
 from recollect.common.feedforward import default_init
 from recollect.settings.errors import UserError
 
@@ -99,7 +99,7 @@ def _initialise(layer: nn.Conv2d, draws: torch.Generator, *, orthogonal: bool) -
     layer.bias.zero_()
 
 
-def random_shift(images: Tensor, draws: Numbers, *, pad: int = 4, share: float = 0.75) -> Tensor:
+def random_shift(images: Tensor, draws: Seeded, *, pad: int = 4, share: float = 0.75) -> Tensor:
     """DrQ-v2's augmentation: the last `share` of the sequences are moved by up to `pad` pixels, edges repeated.
 
     Args:

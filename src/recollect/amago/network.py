@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,7 @@ class WorldShape:
         )
         return cls(steps, goals, image_part, getattr(world, "episode_clock", None))
 
-    def parts(self, observation: np.ndarray, device: torch.device) -> dict[str, Tensor | None]:
+    def parts(self, observation: np.ndarray | Tensor, device: torch.device) -> dict[str, Tensor | None]:
         """An observation's vector, image and goals, on the device; leading axes stay."""
         whole = torch.as_tensor(observation).to(device, non_blocking=True)
         image, goals = None, None
@@ -106,8 +107,14 @@ class WorldShape:
             return {"vector": None, "image": image, "goals": goals}
         vector = whole
         if not rest.all():
-            vector = whole[..., torch.as_tensor(np.flatnonzero(rest)).to(device, non_blocking=True)]
+            vector = whole[..., _entries(rest.tobytes(), whole.device)]
         return {"vector": vector.float(), "image": image, "goals": goals}
+
+
+@cache
+def _entries(chosen: bytes, device: torch.device) -> Tensor:
+    """Where a mask (its bytes) is True, on the device once and for all: CUDA graphs read it there."""
+    return torch.as_tensor(np.flatnonzero(np.frombuffer(chosen, bool))).to(device)
 
 
 def world_shape(environment: EnvironmentSettings) -> WorldShape:
@@ -157,6 +164,7 @@ class Network(nn.Module):
     """Encoders, actor, critics and PopArt. `parameters`: P of the policy distribution."""
 
     share: Share = ALONE
+    discount_G: Tensor
 
     def to_share(self, share: Share) -> None:
         """Learn from some rows of each batch, with other devices."""
@@ -189,19 +197,22 @@ class Network(nn.Module):
         self.actor = MultiGammaActor(hp.sequence.width, discounts, parameters, hp.head, hp.inputs.activation, draws)
         self.critics = critics
         self.popart = PopArt(discounts, enabled=hp.popart)
+        self.register_buffer("discount_G", torch.tensor(hp.discounts), persistent=False)
         for module in self.modules():
             if isinstance(module, RunningMoments):
                 module.begin(whole=hp.first_batch == "whole")
 
-    def steps(self, observation: np.ndarray, previous: Tensor, reward: Tensor, time: Tensor, begins: Tensor) -> Steps:
-        """Time steps from observations (numpy) and what led to them (tensors on the device).
+    def steps(
+        self, observation: np.ndarray | Tensor, previous: Tensor, reward: Tensor, time: Tensor, begins: Tensor
+    ) -> Steps:
+        """Time steps from observations (numpy, or on any device) and what led to them (tensors on the device).
 
         Acting and learning both come through here. `begins` tells where an episode begins as far as the caller knows; soft
         resets are added.
         """
         if self.shape.episode_clock is not None:
-            clock = np.asarray(observation)[..., self.shape.episode_clock]
-            begins = begins | torch.as_tensor(clock == 0).to(begins.device, non_blocking=True)
+            clock = torch.as_tensor(observation[..., self.shape.episode_clock])
+            begins = begins | (clock == 0).to(begins.device, non_blocking=True)
         rl2 = rl2_vector(self.inputs, self.shape.steps, previous, reward, time, begins)
         parts = self.shape.parts(observation, rl2.device)
         return Steps(rl2=rl2, time=time, **parts)

@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from recollect.amago.share import Numbers, own, uniform
 from recollect.common.draws import categorical_from_weights
+from recollect.common.transfer import sent
 
 LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0
 BORDER = 0.99  # actions of the buffer are kept this far inside before tanh is inverted
@@ -52,7 +53,7 @@ class Distribution:
 
     def several(self, raw: Tensor, count: int, draws: Numbers) -> list[Tensor]:
         """So many draws of actions, where rows need no streams of their own. No gradient passes through them."""
-        numbers = uniform(draws, (count, *raw.shape[:-1], self.uniforms), rows=1).to(raw.device, non_blocking=True)
+        numbers = sent(uniform(draws, (count, *raw.shape[:-1], self.uniforms), rows=1), raw.device)
         return [self.drawn(raw, uniform_N) for uniform_N in numbers]
 
     def mode(self, raw: Tensor) -> Tensor:
@@ -65,7 +66,7 @@ class Distribution:
 
     def reparameterised(self, raw: Tensor, draws: Numbers) -> Tensor:
         """What critics read [..., A]: probabilities of discrete actions, or a draw through which gradients pass."""
-        numbers = uniform(draws, (*raw.shape[:-1], self.uniforms)).to(raw.device, non_blocking=True)
+        numbers = sent(uniform(draws, (*raw.shape[:-1], self.uniforms)), raw.device)
         return self.drawn(raw, numbers).to(raw.dtype)
 
 

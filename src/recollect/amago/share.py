@@ -11,7 +11,7 @@ policy, where a row takes as many random numbers as it happens to need.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from recollect.common.cpu.dropout import Dropout
 from recollect.common.optimiser import Adam
+from recollect.common.transfer import sent
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import seed_of
 
@@ -45,7 +46,7 @@ class Share:
     def alone(self) -> bool:
         return self.of == 1
 
-    def draws(self, seed: int) -> Numbers:
+    def draws(self, seed: int) -> Seeded:
         """Random numbers for rows of a batch."""
         return torch.Generator().manual_seed(seed) if self.alone else RowsOfDraws(seed, self)
 
@@ -111,11 +112,45 @@ class RowsOfDraws:
         self.own = torch.Generator().manual_seed(seed_of("rows of a device", seed, share.rank))
 
 
-Numbers = torch.Generator | RowsOfDraws
+Seeded = torch.Generator | RowsOfDraws
+
+
+class Beforehand:
+    """Random numbers of an update that is a CUDA graph, on the device: drawn in front of it, where it reads them.
+
+    An update before that one draws as it goes, which tells what will be taken, and in which order.
+    """
+
+    def __init__(self, draws: torch.Generator, device: torch.device) -> None:
+        self.draws, self.device = draws, device
+        self.shapes: list[tuple[int, ...]] = []  # of what was taken
+        self._kept: list[Tensor] = []
+        self._unread: Iterator[Tensor] | None = None
+
+    def take(self, shape: tuple[int, ...]) -> Tensor:
+        if self._unread is not None:
+            return next(self._unread)
+        self.shapes.append(shape)
+        return sent(torch.rand(shape, generator=self.draws), self.device)
+
+    def settle(self) -> None:
+        """From now on what is taken stands where `renew` draws it."""
+        self._kept = [torch.empty(shape, device=self.device) for shape in self.shapes]
+        self._unread = iter(self._kept)
+
+    def renew(self, draws: torch.Generator) -> None:
+        """Draw for the next update."""
+        for numbers, shape in zip(self._kept, self.shapes, strict=True):
+            numbers.copy_(sent(torch.rand(shape, generator=draws), self.device))
+
+
+Numbers = Seeded | Beforehand
 
 
 def uniform(draws: Numbers, shape: Sequence[int], *, rows: int = 0) -> Tensor:
-    """Numbers in [0, 1), on the CPU. `rows`: the axis of `shape` that is the batch's."""
+    """Numbers in [0, 1), on the CPU but for those drawn beforehand. `rows`: the axis of `shape` that is the batch's."""
+    if isinstance(draws, Beforehand):
+        return draws.take(tuple(shape))
     if isinstance(draws, torch.Generator):
         return torch.rand(tuple(shape), generator=draws)
     whole, part = list(shape), draws.share.rows
@@ -125,6 +160,7 @@ def uniform(draws: Numbers, shape: Sequence[int], *, rows: int = 0) -> Tensor:
 
 def own(draws: Numbers) -> torch.Generator:
     """A generator for what cannot be drawn row by row."""
+    assert not isinstance(draws, Beforehand)
     return draws if isinstance(draws, torch.Generator) else draws.own
 
 

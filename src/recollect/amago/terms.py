@@ -15,11 +15,19 @@ from recollect.amago.hyperparameters import AgentHyperparameters
 from recollect.amago.network import Network, Window
 from recollect.amago.policy_distributions import ClippedSoftmax, Distribution
 from recollect.amago.share import ALONE, Numbers, Share, uniform
+from recollect.common.transfer import sent
 from recollect.settings.seeding import seed_of
 
 # Of filters other than the binary one (released code, head: agent.py, `exp_filter` and `leaky_relu_filter`).
 SMALLEST_WEIGHT, LARGEST_RAMP = 1e-7, 10.0
 EXP_BETA, LEAKY_BETA = 1.0, 2.0
+FURTHER = (
+    "entropy",
+    "q_deviation",
+    "target_least",
+    "target_most",
+    "popart_mean",
+)  # metrics that are looked at once an epoch
 HINGE, LEAK, AT_ZERO = 0.01, 0.05, 0.01  # of the ramp: advantage where it bends, slope below, weight of advantage 0
 
 
@@ -53,7 +61,7 @@ class Draws:
         shape = (hp.critics_in_target, batch if share.alone else share.batch, steps, len(hp.discounts))
         index_KBTG = torch.randint(hp.critics, shape, generator=generator)
         index_KBTG = index_KBTG if share.alone else index_KBTG[:, share.rows]
-        return cls(index_KBTG.to(device, non_blocking=True), numbers)
+        return cls(sent(index_KBTG, device), numbers)
 
 
 def read(network: Network, window: Window) -> tuple[Tensor, Tensor]:
@@ -84,8 +92,7 @@ def value_of_drawn(q_CBTG: Tensor, index_KBTG: Tensor, hp: AgentHyperparameters)
 def targets(network: Network, window: Window, next_CBTG: Tensor, draws: Draws, hp: AgentHyperparameters) -> Tensor:
     """What critics should say [B, T, G]; PopArt's statistics move. `next_CBTG`: returns that the target critics expect."""
     value_BTG = value_of_drawn(next_CBTG, draws.index_KBTG, hp)
-    discount_G = torch.tensor(hp.discounts).to(value_BTG.device, non_blocking=True)
-    y_BTG = window.reward_BT[..., None] + discount_G * (1.0 - window.done_BT[..., None]) * value_BTG
+    y_BTG = window.reward_BT[..., None] + network.discount_G * (1.0 - window.done_BT[..., None]) * value_BTG
     network.popart.update(y_BTG, window.mask_BL[:, 1:])
     return y_BTG
 
@@ -144,15 +151,17 @@ def metrics_of(
 def further_metrics(
     network: Network, window: Window, policy: Distribution, raw_BTGP: Tensor, q_CBTG: Tensor, y_BTG: Tensor
 ) -> dict[str, Tensor]:
-    """What is looked at once an epoch."""
-    share, y_N = window.share, y_BTG[..., -1][window.real_BT1[..., 0]]
+    """What is looked at once an epoch: `FURTHER`."""
+    share, y_BT1 = window.share, y_BTG[..., -1:]
+    beyond = torch.full_like(y_BT1, torch.inf)  # in the place of padding: how much of it there is, nobody need ask
+    least, most = (torch.where(window.real_BT1, y, beyond).flatten() for y in (y_BT1, -y_BT1))
     means = {
         "entropy": window.mean(entropy(policy, raw_BTGP[:, :, -1:], share)),
         "q_deviation": window.mean(q_CBTG[..., -1:].std(0, correction=0)),
     }
     return share.totals(means) | {
-        "target_least": share.least(y_N),
-        "target_most": -share.least(-y_N),
+        "target_least": share.least(least),
+        "target_most": -share.least(most),
         "popart_mean": network.popart.mean[-1].clone(),
     }
 
@@ -163,5 +172,5 @@ def entropy(policy: Distribution, raw: Tensor, share: Share = ALONE) -> Tensor:
         p = policy.probabilities(raw)
         return -(p * p.log()).sum(-1)
     numbers = uniform(share.draws(0), (*raw.shape[:-1], policy.uniforms))
-    action = policy.drawn(raw, numbers.to(raw.device))
+    action = policy.drawn(raw, sent(numbers, raw.device))
     return -policy.log_prob(raw, action)

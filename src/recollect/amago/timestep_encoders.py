@@ -33,7 +33,7 @@ from recollect.amago.images import CNN, ImageNetwork, random_shift
 from recollect.amago.input_norm import InputNorm
 from recollect.amago.own_parts import Replaceable
 from recollect.amago.policy_distributions import Kind
-from recollect.amago.share import Numbers
+from recollect.amago.share import Seeded
 from recollect.amago.texture_embedder import TextureEmbedder
 from recollect.amago.trajectory_encoders import ACTIVATIONS, Activation, plain_linear
 from recollect.amago.value_bins import symlog
@@ -155,7 +155,7 @@ class _SeesImages(nn.Module):
     """What encoders of images share. `augment_draws` is set while learning, where images are augmented."""
 
     settings: InputSettings
-    augment_draws: Numbers | None = None
+    augment_draws: Seeded | None = None
 
     def shown(self, image: Tensor, channels_last: bool) -> Tensor:
         """Images [B, T, *shape] as the encoder reads them."""

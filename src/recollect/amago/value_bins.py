@@ -8,6 +8,7 @@ The paper's formula prints the two weights of a two-hot label the other way roun
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Literal
 
 import torch
@@ -16,6 +17,18 @@ from torch import Tensor
 
 def symlog(x: Tensor) -> Tensor:
     return x.sign() * x.abs().log1p()
+
+
+@cache
+def spaced(low: float, high: float, count: int, device: torch.device) -> Tensor:
+    """So many numbers with the same steps between them, on the device once and for all: CUDA graphs read them there."""
+    return torch.linspace(low, high, count).to(device)
+
+
+@cache
+def points(low: float, high: float, count: int, device: torch.device) -> Tensor:
+    """The same, rounded to float32 last."""
+    return torch.linspace(low, high, count, dtype=torch.float64).float().to(device)
 
 
 def symexp(x: Tensor) -> Tensor:
@@ -43,7 +56,6 @@ class ValueBins:
         ends = torch.tensor([low, high], dtype=torch.float64)
         self.low, self.high = (symlog(ends) if self.symlog else ends).tolist()
         self.step = (self.high - self.low) / (count - 1)
-        self.points_N = torch.linspace(self.low, self.high, count, dtype=torch.float64).float()
 
     def label(self, value: Tensor) -> Tensor:
         """Probabilities [..., bins] for returns [...]; those outside count as the nearest end."""
@@ -53,7 +65,7 @@ class ValueBins:
     def _hl_gauss(self, x: Tensor) -> Tensor:
         """What a Gaussian around each number has between the edges of each bin."""
         half = self.step / 2
-        edges = torch.linspace(self.low - half, self.high + half, self.count + 1).to(x.device, non_blocking=True)
+        edges = spaced(self.low - half, self.high + half, self.count + 1, x.device)
         width = 0.75 * self.step * math.sqrt(2.0)
         below = 0.5 * (1.0 + torch.erf((edges - x[..., None]) / width))
         return below.diff(dim=-1) / (below[..., -1:] - below[..., :1])
@@ -68,5 +80,5 @@ class ValueBins:
 
     def value(self, logits: Tensor) -> Tensor:
         """Returns [...] of logits [..., bins]."""
-        mean = (logits.softmax(-1) * self.points_N.to(logits.device, non_blocking=True)).sum(-1)
+        mean = (logits.softmax(-1) * points(self.low, self.high, self.count, logits.device)).sum(-1)
         return symexp(mean) if self.symlog else mean

@@ -7,8 +7,9 @@ where they are. On a CPU such a function is called as it is, so that both can be
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -37,20 +38,32 @@ def beside(function: Callable[[], Given]) -> Given:
     return given
 
 
-def captured(function: Callable[[], Given]) -> tuple[torch.cuda.CUDAGraph, Given]:
+def captured(function: Callable[[], Given], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, Given]:
     """A graph of a function after its warm-up, and where each replay leaves what the function gives.
 
     Capturing computes nothing. Other threads, such as those that load batches, may go on meanwhile.
+
+    Args:
+        pool: memory that graphs share (`torch.cuda.graph_pool_handle`). What the replay of one gives is read before the next
+            one's. None: the graph has memory of its own.
 
     Raises:
         RuntimeError: it does something that a graph cannot hold.
     """
     graph, main = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
     try:
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             given = function()
     except RuntimeError:
         torch.cuda.set_stream(main)  # PyTorch leaves the stream of the capture in its place
         _failed.append(graph)
+        _free_generator()
+        torch.cuda.set_stream(main)
         raise
     return graph, given
+
+
+def _free_generator() -> None:
+    """Let what draws on the device draw again: a capture that broke keeps its generator, which the end of a whole one frees."""
+    with suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+        torch.zeros((), device="cuda")

@@ -20,6 +20,10 @@ class Adam:
     Args:
         weight_decay: share of the step size by which parameters shrink at each step, apart from the gradient (AdamW).
         decayed: names of the parameters that shrink; None: all.
+
+    Attributes:
+        lr: the step size.
+        rate: where it is a tensor, steps read this (float32 scalar on the parameters' device) and not `lr`; `set_rate` sets both.
     """
 
     def __init__(
@@ -33,6 +37,7 @@ class Adam:
         decayed: Collection[str] | None = None,
     ) -> None:
         self.lr = lr
+        self.rate: Tensor | None = None
         self.betas = betas
         self.eps = eps
         parameters = dict(named)
@@ -42,6 +47,11 @@ class Adam:
         self.first = [torch.zeros_like(parameter, requires_grad=False) for parameter in self.parameters]
         self.second = [torch.zeros_like(parameter, requires_grad=False) for parameter in self.parameters]
         self.steps = [torch.zeros((), device=parameter.device) for parameter in self.parameters]
+
+    def set_rate(self, lr: float) -> None:
+        self.lr = lr
+        if self.rate is not None:
+            self.rate.fill_(lr)
 
     def zero_grad(self) -> None:
         for parameter in self.parameters:
@@ -83,7 +93,7 @@ class Adam:
                 second,
                 [],
                 steps,
-                lr=self.lr,
+                lr=self.lr if self.rate is None else self.rate,
                 beta1=self.betas[0],
                 beta2=self.betas[1],
                 weight_decay=weight_decay,

@@ -78,6 +78,21 @@ def test_a_step_has_the_bits_of_torchs_fused_adamw_with_groups_of_other_decay() 
         assert torch.equal(ours.weight, theirs.weight) and torch.equal(ours.bias, theirs.bias)
 
 
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_a_step_size_that_is_a_tensor_is_read_at_each_step(weight_decay: float) -> None:
+    ours, theirs = module(), module()
+    own, other = (Adam(m.named_parameters(), lr=1.0, weight_decay=weight_decay) for m in (ours, theirs))
+    own.rate = torch.zeros(())
+    for step in range(5):
+        for layer, optimiser in ((ours, own), (theirs, other)):
+            layer.weight.grad, layer.bias.grad = gradients(step)
+            optimiser.set_rate(0.01 * step)
+            optimiser.step()
+    assert own.lr == other.lr == 0.04 and other.rate is None
+    torch.testing.assert_close(ours.weight, theirs.weight)
+    assert not torch.equal(ours.weight, module().weight)
+
+
 @pytest.mark.parametrize("clip", [None, 0.5, 100.0])
 def test_gradients_of_a_loss_take_the_place_of_old_ones_and_are_clipped_as_torch_does(clip: float | None) -> None:
     ours, theirs = module(), module()

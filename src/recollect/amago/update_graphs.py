@@ -1,0 +1,145 @@
+"""Updates as CUDA graphs: over a thousand small kernels, launched at once.
+
+A graph is of one shape of batches, which are padded to their longest window: where all rollouts are of one length, or longer than
+the context, a run has one. Where they differ, the first few shapes that come often become graphs; an update on a batch of
+another shape launches its kernels one by one, as all updates do without graphs. Both read and write the same tensors.
+
+What the host gives an update is copied to where the graph reads it: the batch, what the loss draws, and the step size. Dropout
+comes from the device's generator, which is seeded in front of each update. Metrics that are looked at once an epoch are in
+every graph, as they cost less than a graph of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recollect.amago.batch import Batch
+from recollect.amago.goal_embedders import TokenGoals
+from recollect.amago.hyperparameters import AmagoHyperparameters
+from recollect.amago.network import Network
+from recollect.amago.policy_distributions import Distribution
+from recollect.amago.share import Beforehand, Share
+from recollect.amago.terms import FURTHER, Draws
+from recollect.common.cuda_graphs import WARM_UP, beside, captured
+
+log = logging.getLogger(__name__)
+MOST = 4
+"""Graphs of a run. They share their memory, which is that of the largest; each costs a capture and the host's memory of it."""
+
+Form = tuple[Any, ...]
+"""Names, types and shapes of a batch's arrays."""
+Compute = Callable[[Batch, Draws, bool], dict[str, Tensor]]
+"""(batch, draws, further) -> metrics: an update, which changes weights and statistics where they are."""
+
+
+def hindrance(hp: AmagoHyperparameters, network: Network, policy: Distribution, share: Share) -> str:
+    """Why the updates of an agent cannot be graphs: what asks the device for a number, or draws on the host; "" if nothing does."""
+    if not share.alone:
+        return "several devices learn together"
+    if hp.inputs.own() is not None or hp.sequence.own() is not None:
+        return "an encoder is not one of ours"
+    if policy.kind != "discrete":
+        return "actions are not discrete"
+    if hp.inputs.augment:
+        return "images are shifted by what the host draws"
+    if any(isinstance(module, TokenGoals) for module in network.modules()):
+        return "goal sequences that stand several times in a batch are read once"
+    return ""
+
+
+@dataclass(frozen=True)
+class _Update:
+    """A captured update: what it reads, and where a replay leaves its metrics."""
+
+    batch: Batch
+    draws: Draws
+    graph: torch.cuda.CUDAGraph
+    names: tuple[str, ...]
+    values_M: Tensor
+
+    def replay(self, batch: Batch, draws: Draws) -> dict[str, Tensor]:
+        """The update of a batch in host memory; all metrics, which no later update changes."""
+        for name, column in _columns(batch).items():
+            getattr(self.batch, name).copy_(column, non_blocking=True)
+        self.draws.index_KBTG.copy_(draws.index_KBTG, non_blocking=True)
+        assert isinstance(self.draws.actions, Beforehand) and isinstance(draws.actions, torch.Generator)
+        self.draws.actions.renew(draws.actions)
+        self.graph.replay()
+        return dict(zip(self.names, self.values_M.clone().unbind(), strict=True))
+
+
+class UpdateGraphs:
+    """Makes the updates of an agent on a GPU.
+
+    Attributes:
+        works: whether graphs can be captured here; the first that cannot is warned of, and none is tried again.
+    """
+
+    def __init__(self, compute: Compute, device: torch.device) -> None:
+        self.compute, self.device = compute, device
+        self.works = True
+        self._seen: Counter[Form] = Counter()
+        self._drawn: dict[Form, Beforehand] = {}
+        self._updates: dict[Form, _Update] = {}
+        self._pool: Any = None
+
+    def __call__(self, batch: Batch, draws: Draws, further: bool) -> dict[str, Tensor]:
+        """One update: its metrics.
+
+        Args:
+            batch: in host memory.
+            draws: `actions` is a generator.
+        """
+        form = tuple((name, column.dtype, column.shape) for name, column in _columns(batch).items())
+        update = self._updates.get(form)
+        if update is None and self.works and len(self._updates) < MOST:
+            self._seen[form] += 1
+            if self._seen[form] <= WARM_UP:
+                return self._warmed_up(form, batch, draws, further)
+            update = self._captured(form, batch, draws)
+        if update is None:
+            return self.compute(batch, draws, further)
+        metrics = update.replay(batch, draws)
+        return {name: value for name, value in metrics.items() if further or name not in FURTHER}
+
+    def _warmed_up(self, form: Form, batch: Batch, draws: Draws, further: bool) -> dict[str, Tensor]:
+        assert isinstance(draws.actions, torch.Generator)
+        actions = Beforehand(draws.actions, self.device)
+        if self._seen[form] == WARM_UP:
+            self._drawn[form] = actions
+        return beside(partial(self.compute, batch, Draws(draws.index_KBTG, actions), further))
+
+    def _captured(self, form: Form, batch: Batch, draws: Draws) -> _Update | None:
+        """The update of batches of this form; None where it cannot be captured."""
+        self._pool = torch.cuda.graph_pool_handle() if self._pool is None else self._pool
+        columns = {name: column.to(self.device, non_blocking=True) for name, column in _columns(batch).items()}
+        own_batch: Any = replace(batch, **columns)  # type: ignore[arg-type]
+        actions = self._drawn.pop(form)
+        actions.settle()
+        own_draws = Draws(draws.index_KBTG.clone(), actions)
+
+        def compute() -> tuple[tuple[str, ...], Tensor]:
+            metrics = self.compute(own_batch, own_draws, True)
+            return tuple(metrics), torch.stack(list(metrics.values()))
+
+        try:
+            graph, (names, values_M) = captured(compute, self._pool)
+        except RuntimeError as error:
+            self.works = False
+            log.warning("updates go on without CUDA graphs, which is slower: %s", error)
+            return None
+        self._updates[form] = _Update(own_batch, own_draws, graph, names, values_M)
+        return self._updates[form]
+
+
+def _columns(batch: Batch) -> dict[str, Tensor]:
+    """The arrays of a batch."""
+    return {name: torch.as_tensor(array) for name, array in vars(batch).items() if array is not None}
