@@ -156,7 +156,7 @@ FLOAT32: dict[str, dict[str, object]] = {  # and without dropout, for which a GP
     "dt": STILL,
     "radt": {**STILL, "query_dropout": 0},
     "memory_rl": {"precision": "float32"},
-    "amago": {"precision": "float32", "sequence.dropout": 0, **IN_FLOAT32},
+    "amago": {"precision": "float32", "tf32": "false", "sequence.dropout": 0, **IN_FLOAT32},
     "helm": {},
 }
 UNTIL = {  # rows of a curve up to where rounding of a real GPU decides what happens

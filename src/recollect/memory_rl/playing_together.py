@@ -81,7 +81,7 @@ def round_of(policy: HistoryPolicy, members: Sequence[OnlineTrainer]) -> list[Ep
     def explored_one_each(outputs_SA: np.ndarray, live_S: np.ndarray) -> np.ndarray:
         """`explore` of members with one actor each, in plain numbers: numpy's calls cost more than the choice."""
         action_S = np.zeros(len(members), np.int64)
-        for place in live_S.nonzero()[0]:
+        for place in live_S.nonzero()[0].tolist():
             at = members[place].at
             action_S[place] = members[place].learner.explore_one(outputs_SA[place], at.explored, draws[place])
             at.explored += 1
