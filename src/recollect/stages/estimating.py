@@ -23,6 +23,9 @@ SOURCES: tuple[Source, ...] = ("measured", "scaled", "recorded", "assumed")
 FARTHER = 3.0
 """A job of this machine tells of others; but not where a recorded one is nearer in size by more than this factor."""
 
+COUNTS = 0.05
+"""Share of a job's time from which on it matters how sure a part of the job is known."""
+
 
 class Known(NamedTuple):
     """What a job took once it had started: seconds by the rule and measured, and whether its seeds were one network.
@@ -113,12 +116,12 @@ class Estimator:
         return self._known[of]
 
     def _estimate(self, job: Job, seeds: int) -> Estimate:
-        """Of a job with parts: the sum of them, which is as sure as the least sure one."""
+        """Of a job with parts: the sum of them, which is as sure as the least sure of those that take a part of its time."""
         stage = STAGES[job.stage]
         gpu = stage.on_gpu(job) and self.device != "cpu"
         parts = [self._estimate_step(step, gpu, seeds) for _, step in stage.steps(job)]
-        source = max((part.source for part in parts), key=SOURCES.index)
         seconds, disk = sum(part.seconds for part in parts), sum(part.disk for part in parts)
+        source = max((part.source for part in parts if part.seconds >= COUNTS * seconds), key=SOURCES.index)
         return Estimate(seconds, source, gpu, disk, max(part.scratch for part in parts))
 
     def _estimate_step(self, job: Job, gpu: bool, seeds: int) -> Estimate:

@@ -32,6 +32,9 @@ class Machine(Frozen):
         description="Seconds of a kernel in the CUDA graph that updates an ensemble of seeds; null: large runs are trained "
         "one by one here.",
     )
+    step: float | None = Field(
+        None, ge=0, description="Seconds of a step of acting of such an ensemble, a CUDA graph, too; null: as a pass."
+    )
     flop: float = Field(gt=0, description="Operations per second of a large one.")
     world: float = Field(ge=0, description="Seconds of one step of one instance.")
     worlds: dict[str, float] = Field(default_factory=dict, description="The same for worlds that are slower.")
@@ -49,8 +52,12 @@ class Machine(Frozen):
 
     def as_one(self, job: Job, seeds: int) -> int:
         """How many seeds are one network while a job trains, where so many have a job together; 1: it trains alone."""
+        return seeds if self.is_graphed(job) else 1
+
+    def is_graphed(self, job: Job) -> bool:
+        """Whether a job trains its seeds, or its one seed, as an ensemble whose updates and steps are CUDA graphs."""
         joint = job.stage == "train" and is_large(job.scale) and is_ensemble(job.scale, job.method)
-        return seeds if joint and self.kernel is not None else 1
+        return joint and self.kernel is not None
 
     def takes(self, job: Job, work: Work, seeds: int = 1) -> float:
         """Seconds of a job by the rule, from the start of its process; see `works`."""
@@ -72,8 +79,9 @@ class Machine(Frozen):
         each = self.worlds.get(world, self.world)
         seeds = self.as_one(job, seeds)
         once = work.passes * self.pass_
-        if seeds > 1 and self.kernel is not None:
-            once = (work.passes - work.captured) * self.pass_ + work.kernels * self.kernel
+        if self.is_graphed(job) and self.kernel is not None:
+            step = self.pass_ if self.step is None else self.step
+            once = (work.passes - work.captured) * step + work.kernels * self.kernel
         seconds = once / seeds + work.flop / self.flop + work.env_steps * each
         again = (factor for start, factor in self.seen_again.items() if job.env.startswith(start))
         if job.stage == "train":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ def made(workdir: Path) -> Path:
     speeds = yaml.safe_load(path.read_text())
     speeds["machines"]["cuda"] |= {"startup": STARTUP}
     path.write_text(yaml.safe_dump(speeds))
+    shutil.rmtree(workdir / "config/speeds")
     figure = yaml.safe_load((workdir / "config/figures/radt_dark_room_10x10.yaml").read_text())
     small = {**figure, "environments": [ROOM], "methods": ["dt"], "seeds": [42, 43], "references": []}
     (workdir / "config/figures/one.yaml").write_text(yaml.safe_dump(small))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -58,6 +59,7 @@ def made(workdir: Path) -> Path:
     both = {"cpu": {**MACHINE, "basis": "recorded"}, "cuda": {**MACHINE, "basis": "assumed", "startup": 1000}}
     path.write_text(yaml.safe_dump({**speeds, "machines": both}))
     (workdir / "config/recorded_jobs.csv").unlink()
+    shutil.rmtree(workdir / "config/speeds")
     figure = yaml.safe_load((workdir / "config/figures/radt_dark_room_10x10.yaml").read_text())
     small = {**figure, "environments": [ROOM], "methods": ["dt"], "seeds": [0, 1], "references": []}
     for name in ("one", "two"):

@@ -3,6 +3,7 @@ twice."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,6 +48,7 @@ def made(workdir: Path) -> Path:
     both = {"cpu": {**MACHINE, "basis": "recorded"}, "cuda": CUDA}
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "machines": both}))
     (workdir / "config/recorded_jobs.csv").unlink()
+    shutil.rmtree(workdir / "config/speeds")
     figure = yaml.safe_load((workdir / "config/figures/memory_rl_passive_tmaze.yaml").read_text())
     small = {
         **figure,
@@ -87,6 +89,7 @@ def of_one_seed(cost: Forecast) -> Estimate:
 
 
 def test_an_ensemble_starts_once_and_launches_once_and_each_seed_has_its_own_arithmetic(workdir: Path) -> None:
+    """One seed of it is one, too; a step of acting takes a pass where nothing else is said of it."""
     machine = Machine(**{**CUDA, "flop": 10, "world": 0.1})
     work = Work(flop=500, passes=100, env_steps=20, captured=90, kernels=3000)
     alone, each = 10 + 100 + 50 + 2, (10 + 10 + 30) / 4 + 50 + 2
@@ -97,7 +100,9 @@ def test_an_ensemble_starts_once_and_launches_once_and_each_seed_has_its_own_ari
         ("train", "demo", METHOD, alone),
     ):
         assert machine.takes(Job(stage, scale, MAZE, method), work, seeds=4) == pytest.approx(seconds)
-    assert machine.takes(TRAIN, work) == machine.takes(TRAIN, work, seeds=1) == pytest.approx(alone)
+    assert machine.takes(TRAIN, work) == machine.takes(TRAIN, work, seeds=1) == pytest.approx(10 + 10 + 30 + 50 + 2)
+    quick = Machine(**{**CUDA, "flop": 10, "world": 0.1, "step": 0.5})
+    assert quick.takes(TRAIN, work, seeds=4) == pytest.approx((10 + 5 + 30) / 4 + 50 + 2)
     one_by_one = Machine(**{**CUDA, "flop": 10, "world": 0.1, "kernel": None})
     assert one_by_one.takes(TRAIN, work, seeds=4) == pytest.approx(alone)
 
@@ -122,8 +127,9 @@ def test_without_gpus_or_with_a_job_for_each_seed_nothing_is_shared(made: Path) 
     path = made / "config/config.yaml"
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "seeds_together": 1}))
     cost = forecast("paper", ["one"], measured={}, devices=4)
-    assert of_one_seed(cost).seconds == pytest.approx(alone)
-    assert cost.wall == pytest.approx(alone + 10 + 5) and cost.count(cost.plan.needs) == 5
+    by_itself = 10 + share(1) + 10 + work_of(EVALUATE).passes
+    assert of_one_seed(cost).seconds == pytest.approx(by_itself)
+    assert cost.wall == pytest.approx(by_itself + 10 + 5) and cost.count(cost.plan.needs) == 5
 
 
 def test_the_seconds_of_the_demos_ensembles_are_those_of_the_rule_for_small_runs(workdir: Path) -> None:
@@ -150,11 +156,10 @@ def test_a_timed_ensemble_counts_as_measured_and_its_share_is_not_divided_again(
 
 @pytest.mark.parametrize("seeds", [1, 8])
 def test_what_was_timed_with_other_numbers_of_seeds_is_carried_over_by_the_rule(made: Path, seeds: int) -> None:
-    by_rule = work_of(TRAIN).passes if seeds == 1 else share(8)
     timed(made, (TRAIN, 5000.0, seeds), (EVALUATE, 200.0, 1))
     found = of_one_seed(forecast("paper", ["one"], measured={}))
     assert found.source == "scaled"
-    assert found.seconds == pytest.approx(5000 * share(4) / by_rule + 10 / 4 + 200 + 10)
+    assert found.seconds == pytest.approx(5000 * share(4) / share(seeds) + 10 / 4 + 200 + 10)
 
 
 def test_an_ensemble_is_estimated_from_an_ensemble_and_a_run_alone_from_one_alone(made: Path) -> None:
@@ -175,7 +180,7 @@ def test_a_finished_seed_of_an_ensemble_says_what_the_others_take(made: Path) ->
 
     scores = 10 + work_of(EVALUATE).passes
     assert of_one_seed(forecast("paper", ["one"], measured=record(4))).seconds == pytest.approx(700 + scores)
-    by_rule = share(4) / work_of(TRAIN).passes  # alone, as `--measure` tries it
+    by_rule = share(4) / share(1)  # alone, as `--measure` tries it
     assert of_one_seed(forecast("paper", ["one"], measured=record(1))).seconds == pytest.approx(700 * by_rule + scores)
 
 
