@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recollect.stages.estimating import SOURCES
+from recollect.stages.estimating import least_sure
 from recollect.stages.forecast import Forecast, memory_of_largest, said_bytes, said_time
 from recollect.stages.plan import Plan
 
@@ -19,6 +19,6 @@ def cost_table(cost: Forecast) -> str:
         cells = [f"`{figure}`", f"{cost.count(jobs):,}"]
         cells += [said_time(cost.seconds(jobs, gpu=gpu)) for gpu in ((True, False) if some else (False,))]
         cells += [said_bytes(sum(one.disk for one in of)), said_bytes(max(cost.scratch(jobs)))]
-        cells += [f"{memory / 1000:,.0f} GB", max((one.source for one in of), key=SOURCES.index)]
+        cells += [f"{memory / 1000:,.0f} GB", least_sure(of)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

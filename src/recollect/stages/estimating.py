@@ -24,7 +24,7 @@ FARTHER = 3.0
 """A job of this machine tells of others; but not where a recorded one is nearer in size by more than this factor."""
 
 COUNTS = 0.05
-"""Share of a job's time from which on it matters how sure a part of the job is known."""
+"""Share of the time from which on it matters how sure a part of it is known."""
 
 
 class Known(NamedTuple):
@@ -47,6 +47,14 @@ class Estimate(NamedTuple):
     gpu: bool
     disk: float
     scratch: float
+
+
+def least_sure(parts: Sequence[Estimate]) -> Source:
+    """Where the least sure of those parts of some work is from that take a part of its time."""
+    seconds: dict[Source, float] = defaultdict(float)
+    for part in parts:
+        seconds[part.source] += part.seconds
+    return max((source for source in seconds if seconds[source] >= COUNTS * sum(seconds.values())), key=SOURCES.index)
 
 
 class Estimator:
@@ -121,7 +129,7 @@ class Estimator:
         gpu = stage.on_gpu(job) and self.device != "cpu"
         parts = [self._estimate_step(step, gpu, seeds) for _, step in stage.steps(job)]
         seconds, disk = sum(part.seconds for part in parts), sum(part.disk for part in parts)
-        source = max((part.source for part in parts if part.seconds >= COUNTS * seconds), key=SOURCES.index)
+        source = least_sure(parts)
         return Estimate(seconds, source, gpu, disk, max(part.scratch for part in parts))
 
     def _estimate_step(self, job: Job, gpu: bool, seeds: int) -> Estimate:
