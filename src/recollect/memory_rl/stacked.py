@@ -21,6 +21,7 @@ from recollect.common.cpu.dropout import StackedDropout
 from recollect.common.feedforward import ImageEmbedder
 from recollect.common.sequence_models import RecurrentSequence, RecurrentState
 from recollect.common.transformer import Transformer
+from recollect.memory_rl.lstm_cells import over_time
 from recollect.settings.errors import UserError
 
 
@@ -139,7 +140,7 @@ class StackedLSTM(RecurrentSequence):
         h_SND = x_RTD.view(k, rows // k, T, width).transpose(1, 2).reshape(k, -1, width)
         for layer in range(self.layers):
             gates, w_hidden = self._layer(layer, h_SND)
-            h_TSBH = _LSTM.apply(gates.view(k, T, rows // k, -1).transpose(0, 1), w_hidden)
+            h_TSBH = over_time(gates.view(k, T, rows // k, -1).transpose(0, 1), w_hidden)
             h_SND = h_TSBH.transpose(0, 1).reshape(k, -1, self.output_width)
         return h_SND.view(k, T, rows // k, -1).transpose(1, 2).reshape(rows, T, -1)
 
@@ -155,59 +156,6 @@ class StackedLSTM(RecurrentSequence):
             hidden.append(x_RD)
             cell.append(c_RH)
         return x_RD, (torch.stack(hidden), torch.stack(cell))
-
-
-class _LSTM(torch.autograd.Function):
-    """Gates of the inputs [T, k, B, 4H] (input, forget, cell, output) and weights [k, H, 4H] -> hidden states [T, k, B, H].
-
-    The backward is written out: autograd's own adds the weights' gradient at every step.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, gates: Tensor, w_hidden: Tensor) -> Tensor:
-        T, k, B, width = gates.shape
-        H = width // 4
-        gates = gates.clone(memory_format=torch.contiguous_format)
-        h, c, tanh_c = (gates.new_empty(T, k, B, H) for _ in range(3))
-        for t in range(T):
-            now = gates[t] if t == 0 else gates[t].baddbmm_(h[t - 1], w_hidden)
-            now[..., : 2 * H].sigmoid_()
-            now[..., 2 * H : 3 * H].tanh_()
-            now[..., 3 * H :].sigmoid_()
-            into, forget, cell, out = now.split(H, -1)
-            torch.mul(into, cell, out=c[t])
-            if t:
-                c[t].addcmul_(forget, c[t - 1])
-            torch.tanh(c[t], out=tanh_c[t])
-            torch.mul(out, tanh_c[t], out=h[t])
-        ctx.save_for_backward(gates, c, tanh_c, h, w_hidden)
-        return h
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dh: Tensor) -> tuple[Tensor, Tensor]:
-        gates, c, tanh_c, h, w_hidden = ctx.saved_tensors
-        T, k, _, H = h.shape
-        into, forget, cell, out = gates.split(H, -1)
-        # What no later step changes, for all steps at once: dc of each gate before its activation, and of h.
-        before = torch.cat([torch.zeros_like(c[:1]), c[:-1]])
-        of_c = torch.cat(
-            [cell * into * (1 - into), before * forget * (1 - forget), into * (1 - cell * cell)], -1
-        ).unflatten(-1, (3, H))
-        of_h = tanh_c * out * (1 - out)
-        c_of_h = out * (1 - tanh_c * tanh_c)
-        d_gates = torch.empty_like(gates)
-        dc = torch.zeros_like(c[0])
-        w_back = w_hidden.transpose(1, 2)
-        for t in range(T - 1, -1, -1):
-            dh_t = dh[t] if t == T - 1 else torch.baddbmm(dh[t], d_gates[t + 1], w_back)
-            dc = torch.addcmul(dc, dh_t, c_of_h[t])
-            torch.mul(of_c[t], dc[..., None, :], out=d_gates[t, ..., : 3 * H].unflatten(-1, (3, H)))
-            torch.mul(dh_t, of_h[t], out=d_gates[t, ..., 3 * H :])
-            dc = dc * forget[t]
-        h_before = h[:-1].transpose(0, 1).reshape(k, -1, H)
-        d_after = d_gates[1:].transpose(0, 1).reshape(k, -1, 4 * H)
-        return d_gates, torch.bmm(h_before.transpose(1, 2), d_after)
 
 
 class OneAfterTheOther(nn.Module):

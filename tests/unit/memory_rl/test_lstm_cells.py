@@ -1,0 +1,102 @@
+"""LSTMs of several networks cell by cell: the fused cell of a GPU gives what the plain one gives, or is not taken."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from recollect.memory_rl import lstm_cells
+from recollect.memory_rl.lstm_cells import FusedCells, PlainCells, fused_cell_works
+
+CPU = torch.device("cpu")
+
+
+class Stand:
+    """What PyTorch documents of its fused cell, on a CPU. Its two functions are not there for one."""
+
+    def __init__(self) -> None:
+        self.calls, self.wrong = 0, 1.0
+
+    def _thnn_fused_lstm_cell(self, gates: Tensor, hidden: Tensor, c: Tensor, *biases: Any) -> tuple[Tensor, ...]:
+        self.calls += 1
+        assert gates.dim() == 2 and gates.shape == hidden.shape and c.shape == (len(gates), gates.shape[1] // 4)
+        into, forget, cell, out = (gates + hidden).chunk(4, 1)
+        into, forget, cell, out = into.sigmoid(), forget.sigmoid(), cell.tanh(), out.sigmoid()
+        after = forget * c + into * cell
+        return out * after.tanh() * self.wrong, after, torch.cat([into, forget, cell, out], 1)
+
+    def _thnn_fused_lstm_cell_backward_impl(
+        self, dh: Tensor, dc: Tensor, before: Tensor, after: Tensor, activated: Tensor, has_bias: bool
+    ) -> tuple[Tensor, Tensor, None]:
+        assert dh.shape == dc.shape == before.shape == after.shape and not has_bias
+        into, forget, cell, out = activated.chunk(4, 1)
+        dc = dc + dh * out * (1 - after.tanh() ** 2)
+        parts = [
+            dc * cell * into * (1 - into),
+            dc * before * forget * (1 - forget),
+            dc * into * (1 - cell**2),
+            dh * after.tanh() * out * (1 - out),
+        ]
+        return torch.cat(parts, 1), dc * forget, None
+
+
+@pytest.fixture
+def stand(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
+    one = Stand()
+    for name in ("_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl"):
+        monkeypatch.setattr(torch.ops.aten, name, getattr(one, name))
+    fused_cell_works.cache_clear()
+    yield one
+    fused_cell_works.cache_clear()
+
+
+@pytest.mark.parametrize("T", [1, 2, 7])
+def test_fused_cells_have_the_states_and_gradients_of_plain_ones(T: int, stand: Stand) -> None:
+    draws = torch.Generator().manual_seed(1)
+    gates, w_hidden = torch.randn(3, T, 4, 20, generator=draws).transpose(0, 1), torch.randn(3, 5, 20, generator=draws)
+    weight = torch.randn(T, 3, 4, 5, generator=draws)
+    found = []
+    for cells in (PlainCells, FusedCells):
+        given = [gates.clone().requires_grad_(), w_hidden.clone().requires_grad_()]
+        h = cells.apply(*given)
+        found.append([h, *torch.autograd.grad((h * weight).sum(), given)])
+    assert stand.calls == T
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_the_fused_cell_is_taken_where_it_works(stand: Stand) -> None:
+    assert fused_cell_works(CPU)
+    calls = stand.calls
+    assert fused_cell_works(CPU) and stand.calls == calls  # tried once
+
+
+def test_a_fused_cell_that_gives_other_numbers_is_not_taken(stand: Stand, caplog: pytest.LogCaptureFixture) -> None:
+    stand.wrong = 1.001
+    with caplog.at_level(logging.WARNING):
+        assert not fused_cell_works(CPU)
+    assert "gives other numbers" in caplog.text
+    stand.wrong = math.nan
+    fused_cell_works.cache_clear()
+    assert not fused_cell_works(CPU)
+
+
+def test_where_there_is_no_fused_cell_the_plain_one_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    fused_cell_works.cache_clear()
+    with caplog.at_level(logging.DEBUG, logger=lstm_cells.__name__):
+        assert not fused_cell_works(CPU)  # PyTorch has none for a CPU
+    assert "without the fused cell" in caplog.text
+    fused_cell_works.cache_clear()
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_fused_cell_works() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    assert fused_cell_works(torch.device("cuda"))
