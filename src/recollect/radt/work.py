@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from recollect.common import work
-from recollect.common.work import FLOAT, LEARNING, UPDATE, Net, Work, frozen_parameters, transformer
+from recollect.common.work import FLOAT, LEARNING, UPDATE, Net, Work, frozen_parameters, shape_met, transformer
 from recollect.radt.chunks import memory_of
 from recollect.radt.embedding import embedder_name
 from recollect.settings.resolve import resolve
@@ -39,11 +39,22 @@ def played(settings: Settings) -> Work:
     hp: Any = settings.method.hyperparameters
     tokens = _tokens(hp)
     net = network(settings, hp.context * tokens)
-    flop, passes = net.flop * tokens, 1.0
+    flop, passes = net.flop * tokens * _encoded(settings), 1.0
     if settings.method.memory is not None:
         flop += (query(settings) + _read_window(settings) * tokens * net.flop / 4) / hp.retrieve_every
         passes += 1 / hp.retrieve_every
     return work.played(settings, flop, passes)
+
+
+def _encoded(settings: Settings) -> float:
+    """Timesteps that are encoded at a step of acting, on average: one where they are kept in a cache, else the window so far."""
+    hp: Any = settings.method.hyperparameters
+    if getattr(hp.network, "padding", "hidden") == "hidden":
+        return 1.0
+    horizon = shape_met(settings).horizon
+    most = min(hp.context, horizon)
+    so_far = most - most * (most - 1) / (2 * horizon)
+    return so_far + (hp.context if hasattr(hp, "episodes_back") else 0)  # AD reads an earlier episode in front of it
 
 
 def query(settings: Settings) -> float:
