@@ -10,17 +10,17 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # benchmarks is no part of the package
 
-from benchmarks import jobs  # noqa: E402
-from recollect.artifacts.sealed import write_json  # noqa: E402
-from recollect.settings.errors import UserError  # noqa: E402
-from recollect.stages import check, recorded_jobs, records  # noqa: E402
-from recollect.stages.estimating import Estimator  # noqa: E402
-from recollect.stages.forecast import forecast, measurements  # noqa: E402
-from recollect.stages.provenance import digest  # noqa: E402
-from recollect.stages.recorded_jobs import RecordedJob  # noqa: E402
-from recollect.stages.records import Record  # noqa: E402
-from recollect.stages.stage import Job  # noqa: E402
-from recollect.stages.table import STAGES  # noqa: E402
+from benchmarks import jobs
+from recollect.artifacts.sealed import write_json
+from recollect.settings.errors import UserError
+from recollect.stages import check, recorded_jobs, records
+from recollect.stages.estimating import Estimator
+from recollect.stages.forecast import forecast, measurements
+from recollect.stages.provenance import digest
+from recollect.stages.recorded_jobs import RecordedJob
+from recollect.stages.records import Record
+from recollect.stages.stage import Job
+from recollect.stages.table import STAGES
 
 ROOM = "dark_room_10x10"
 
