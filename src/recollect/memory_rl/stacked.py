@@ -10,6 +10,7 @@ loaded by itself, and sees every update of the whole.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -130,8 +131,12 @@ class StackedLSTM(RecurrentSequence):
         k = len(every[0])
         zero = x_RTD.new_zeros(self.layers, len(x_RTD) // k, self.output_width)
         parts = []
-        for x_BTD, *own in zip(x_RTD.chunk(k), *every, strict=True):
-            parts.append(torch.lstm(x_BTD, (zero, zero), own, True, self.layers, 0.0, self.training, False, True)[0])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "RNN module weights are not part of single")  # cuDNN copies these few
+            for x_BTD, *own in zip(x_RTD.chunk(k), *every, strict=True):
+                parts.append(
+                    torch.lstm(x_BTD, (zero, zero), own, True, self.layers, 0.0, self.training, False, True)[0]
+                )
         return torch.cat(parts)
 
     def cell_by_cell(self, x_RTD: Tensor) -> Tensor:
