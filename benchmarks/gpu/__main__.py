@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write what forecasts read, and return the exit status: 1 where something failed."""
     chosen = _parser().parse_args(arguments)
     device = chosen.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    asked = Asked(device, chosen.quick, chosen.variants, chosen.rates_only, chosen.profile, chosen.logs)
+    if chosen.part_of is not None or chosen.one_process:
+        use_threads(0)
     if chosen.part_of is not None:
-        _measure_here(chosen, device)
+        _measure_here(chosen, asked)
         return 0
     for name in chosen.names:
         if name not in LINES:
@@ -50,13 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(f"written: {path}" for path in speeds.write(found)))
         return 0
     began = time.perf_counter()
-    asked = Asked(device, chosen.quick, chosen.variants, chosen.rates_only, chosen.profile, chosen.logs)
-    found = run(chosen.names or list(LINES), asked, 60 * chosen.minutes)
+    found = run(chosen.names, asked, 60 * chosen.minutes, keep=chosen.json, apart=not chosen.one_process)
     print(table.text(found))
     print(f"\n{time.perf_counter() - began:.0f} seconds in all.", end="")
     print(" Sizes were shrunk (--quick): these are no results." if chosen.quick else "")
-    if chosen.json:
-        write_json(chosen.json, found.as_json(), kind=KIND)
     if not chosen.quick and device != "cpu":
         if chosen.names or chosen.variants or chosen.profile:
             print("Forecasts read runs of all lines in all ways: nothing was written. See `--json` and `--of`.")
@@ -81,7 +81,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--profile", action="store_true", help="time nothing: what kernels each line spends its time in, see --logs"
     )
-    parser.add_argument("--json", metavar="PATH", help="also write all numbers to a file")
+    parser.add_argument(
+        "--one-process",
+        action="store_true",
+        help="measure all lines in one process: seconds less for each, but a crash or a hang loses those behind it",
+    )
+    parser.add_argument("--json", metavar="PATH", help="also write all numbers to a file, after each line")
     parser.add_argument("--logs", metavar="FOLDER", type=Path, help="keep what each line said there, with tracebacks")
     parser.add_argument(
         "--of",
@@ -94,9 +99,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _measure_here(chosen: argparse.Namespace, device: str) -> None:
+def _measure_here(chosen: argparse.Namespace, asked: Asked) -> None:
     """In a process of its own: one line, or the device's peaks, into a file, a JSON value in each row."""
-    use_threads(0)
     with open(chosen.part_of, "a", encoding="utf-8") as file:
 
         def hand_on(found: Row | dict[str, Any]) -> None:
@@ -104,21 +108,7 @@ def _measure_here(chosen: argparse.Namespace, device: str) -> None:
             file.flush()
 
         for name in chosen.names:
-            if name == PEAKS:
-                from benchmarks.gpu.device import peaks
-
-                hand_on(peaks(device))
-            else:
-                measure(
-                    name,
-                    device=device,
-                    quick=chosen.quick,
-                    seconds=chosen.seconds,
-                    hand_on=hand_on,
-                    only=chosen.variants,
-                    compares=not (chosen.rates_only or chosen.profile),
-                    profiles=chosen.profile,
-                )
+            _hand_on(name, asked, chosen.seconds, hand_on)
 
 
 @dataclass(frozen=True)
@@ -145,15 +135,23 @@ class Asked:
         return said + (["--variants", *self.variants] if self.variants else [])
 
 
-def run(names: Sequence[str], asked: Asked, seconds: float) -> table.Found:
-    """Measure line after line, the short ones first, each in a process of its own, within so many seconds.
+def run(
+    names: Sequence[str], asked: Asked, seconds: float, *, keep: str | None = None, apart: bool = True
+) -> table.Found:
+    """Measure line after line within so many seconds.
 
     A line gets its share of what is left by its weight; what it does not use goes to those behind it.
+
+    Args:
+        names: in this order; none: all, the short ones first.
+        keep: a file that has all numbers so far, after each line.
+        apart: each line in a process of its own, which is killed after twice its share.
     """
-    names = sorted(names, key=lambda name: LINES[name].weight)
+    names = names or sorted(LINES, key=lambda name: LINES[name].weight)
     ends = time.perf_counter() + seconds
     found = table.Found.of_this_machine(asked.device, asked.quick)
-    values, _ = _in_a_process(PEAKS, asked, LEAST, seconds)
+    measured_by = _in_a_process if apart else _in_this_process
+    values, _ = measured_by(PEAKS, asked, LEAST, seconds)
     found.peaks.update(*values[:1])
     for place, name in enumerate(names):
         left = ends - time.perf_counter()
@@ -162,14 +160,44 @@ def run(names: Sequence[str], asked: Asked, seconds: float) -> table.Found:
         if left < 1:
             found.rows.append(Row(name, "", COLUMNS[0], why="no time was left"))
             continue
-        values, why = _in_a_process(name, asked, share, left)
+        values, why = measured_by(name, asked, share, left)
         measured = read(values)
         found.rows.extend(measured.rows)
         found.jobs[name] = measured.jobs
         if why:
             found.rows.append(Row(name, "", COLUMNS[0] if not measured.rows else "the rest", why=why))
         print(f"{seconds - ends + time.perf_counter():5.0f} s  {name}{': ' + why if why else ''}", file=sys.stderr)
+        if keep:
+            write_json(keep, table.joined([found]).as_json(), kind=KIND)
     return table.joined([found])
+
+
+def _in_this_process(name: str, asked: Asked, share: float, left: float) -> tuple[list[Any], str]:
+    """What a line hands on, and nothing: an error of its own is one of its rows."""
+    values: list[Any] = []
+    _hand_on(name, asked, share, lambda one: values.append(asdict(one) if isinstance(one, Row) else one))
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()  # else lines that compile the same code count as its recompilations
+    return values, ""
+
+
+def _hand_on(name: str, asked: Asked, seconds: float, hand_on: Callable[[Any], None]) -> None:
+    """Measure a line, or the device's peaks."""
+    if name == PEAKS:
+        from benchmarks.gpu.device import peaks
+
+        return hand_on(peaks(asked.device))
+    compares = not (asked.rates_only or asked.profile)
+    return measure(
+        name,
+        device=asked.device,
+        quick=asked.quick,
+        seconds=seconds,
+        hand_on=hand_on,
+        only=asked.variants,
+        compares=compares,
+        profiles=asked.profile,
+    )
 
 
 def read(values: Iterable[Any]) -> Measured:

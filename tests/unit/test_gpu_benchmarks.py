@@ -215,6 +215,28 @@ def test_a_line_that_hangs_is_stopped_and_what_it_found_is_kept(
     assert why == {"ad": "stopped after 20 s", "radt": "no time was left"}
 
 
+def test_lines_of_one_process_are_measured_in_their_order_and_kept_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, seen = tmp_path / "found.json", []
+
+    def measured(name: str, **of: Any) -> None:
+        seen.append(name)
+        if name == "radt":
+            raise SystemExit("a crash")
+        of["hand_on"](Row(name, "", AS_SET, rate=2.0))
+        of["hand_on"]({"train": {"": 4.0}})
+
+    monkeypatch.setattr(__main__, "measure", measured)
+    asked = __main__.Asked("cpu", quick=True)
+    with pytest.raises(SystemExit):
+        __main__.run(["search", "ad", "radt", "clip"], asked, 60, keep=str(kept), apart=False)
+    found = table.Found.from_json(read_json(kept, kind="benchmarks"))
+    assert seen == ["search", "ad", "radt"]
+    assert {(row.line, row.rate) for row in found.rows} == {("search", 2.0), ("ad", 2.0)} and found.peaks
+    assert found.jobs == {"search": {"train": {"": 4.0}}, "ad": {"train": {"": 4.0}}}
+
+
 @pytest.mark.slow
 def test_all_lines_run_on_a_cpu(tmp_path: Path) -> None:
     out = tmp_path / "found.json"
