@@ -209,7 +209,7 @@ def test_a_line_that_hangs_is_stopped_and_what_it_found_is_kept(
     monkeypatch.setattr(sys, "executable", str(stand_in))
     monkeypatch.setattr(subprocess, "Popen", Hanging)
     monkeypatch.setattr(__main__, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    found = __main__.run(["radt", "ad"], __main__.Asked("cpu", True), __main__.LEAST)
+    found = __main__.run(["ad", "radt"], __main__.Asked("cpu", True), __main__.LEAST)
     assert [(row.line, row.rate) for row in found.rows if row.rate] == [("ad", 1.0)]
     why = {row.line: row.why for row in found.rows if not row.rate}
     assert why == {"ad": "stopped after 20 s", "radt": "no time was left"}
