@@ -97,7 +97,7 @@ def _do(
         seeds = names.get("seed")
         if not isinstance(seeds, list):
             return one(stage, names, options, held if device else None)
-        if len(seeds) > 1 or held != "cpu":
+        if len(seeds) > 1:
             stage.ahead(*names.values(), **options, device=held)
         if at_a_time > 1:
             side_by_side(stage, names, seeds, options, held, count=at_a_time, threads=threads, work=alone)

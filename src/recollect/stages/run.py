@@ -35,17 +35,16 @@ def run(scale: str, env: str, method: str, seed: int, *, trust_checkpoint: Trust
 def ahead(
     scale: str, env: str, method: str, seeds: list[int], *, trust_checkpoint: bool = False, device: str = "cpu"
 ) -> None:
-    """Train seeds as an ensemble, where the scale asks for it. Then `run` finds them trained, and scores them.
+    """Train several seeds as an ensemble, where the scale asks for it. Then `run` finds them trained, and scores them.
 
     Large runs are so on GPUs only: on a CPU their updates together take longer than one after the other (docs/scale.md).
-    On a GPU one seed is an ensemble, too: its updates and its acting are CUDA graphs there.
     What does not come to its end here is left to `run`, which trains it alone, from its newest checkpoint.
     """
     if not is_ensemble(scale, method) or (device == "cpu" and is_large(scale)):
         return
     jobs = {seed: Job("train", scale, env, method, str(seed)) for seed in dict.fromkeys(seeds)}
     wanted = [seed for seed, job in jobs.items() if not train.STAGE.is_made(job)]
-    if len(wanted) < (2 if device == "cpu" else 1):
+    if len(wanted) < 2:
         return
     known = made_with(device)  # now: files may be edited while it works
     settings, begun = digest(train.STAGE.settings_text(jobs[wanted[0]])), time.perf_counter()

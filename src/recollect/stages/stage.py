@@ -104,7 +104,7 @@ class Stage:
         only: names without seed -> whether there is such a job; another stage may make the same kind of artifact.
         parts: stages that a job runs one after the other.
         keeps: what is there and of today is kept, by each part; so its rule updates its outputs and does not delete them.
-        ahead: names of a job with a list of seeds -> is called before the work of each seed, where there are several or a GPU.
+        ahead: names of a job with a list of seeds -> is called before the work of each seed, where a command has several.
         ended: names of a job -> is called when all jobs of a command have ended well.
         priority: of jobs that could start, the highest goes first: a number, or a function of the job's names.
         beside: a stage whose cluster jobs its own share, so that both ask for the same partition.

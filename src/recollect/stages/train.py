@@ -20,7 +20,7 @@ from recollect.stages import paths, provenance
 from recollect.stages.begun import begun, with_trusted
 from recollect.stages.inputs import devices, is_trained, train_inputs
 from recollect.stages.pairs import check_pair
-from recollect.stages.stage import Job, Resources, Stage, Trust
+from recollect.stages.stage import Job, Resources, Stage, Trust, is_ensemble
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,10 +55,30 @@ def train(
 ) -> bool:
     """Train one run, or go on with it; a finished one of today is kept."""
     with prepared(scale, env, method, seed, trust_checkpoint, device) as one:
-        with one.run.going_on():
-            policy = one.algorithm.train(one.settings, one.inputs, one.run)
+        policy = as_ensemble(one) if device != "cpu" and is_ensemble(scale, method) else None
+        if policy is None:
+            with one.run.going_on():
+                policy = one.algorithm.train(one.settings, one.inputs, one.run)
         one.finish(policy)
     return one.run.resumed
+
+
+def as_ensemble(one: Training) -> Any:
+    """Train a run as an ensemble of itself, whose updates and acting are CUDA graphs on a GPU; its policy.
+
+    None where it cannot be one, which is said. Raises what broke the run.
+    """
+    policies: list[Any] = []
+    try:
+        failed = one.algorithm.train_together(
+            [one.settings], one.inputs, [one.run], lambda place, policy: policies.append(policy)
+        )
+    except UserError as error:
+        log.warning("it is trained without CUDA graphs, which is slower: %s", error)
+        return None
+    if failed:
+        raise failed[0]
+    return policies[0]
 
 
 def train_together(
