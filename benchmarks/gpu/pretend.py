@@ -402,9 +402,8 @@ def _patches(gpu: PretendGpu) -> Iterator[Any]:
         cuda[name] = nothing
     for name, value in cuda.items():
         yield mock.patch.object(torch.cuda, name, value)
-    yield torch.backends.mkldnn.flags(
-        enabled=False, allow_tf32=False
-    )  # its LSTM keeps what a replay would have to make anew
+    # oneDNN's LSTM keeps what a replay would have to make anew.
+    yield torch.backends.mkldnn.flags(enabled=False, allow_tf32=False)
     yield mock.patch.object(torch.nn.utils.clip_grad, "_group_tensors_by_device_and_dtype", grouped)
     yield mock.patch.object(threading.Thread, "run", run_with)
     yield mock.patch.object(torch, "autocast", cast)
