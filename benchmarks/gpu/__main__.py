@@ -32,7 +32,12 @@ LEAST = 20.0  # seconds that a line's process may take at least: it imports, and
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write what forecasts read, and return the exit status: 1 where something failed."""
-    chosen = _parser().parse_args(arguments)
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    if chosen.profile and chosen.part_of is None and (chosen.json or not (chosen.logs or chosen.one_process)):
+        parser.error(
+            "--profile says what it saw in --logs FOLDER, or with --one-process here; its rates are none to keep"
+        )
     device = chosen.device or ("cuda" if torch.cuda.is_available() else "cpu")
     asked = Asked(device, chosen.quick, chosen.variants, chosen.rates_only, chosen.profile, chosen.logs)
     if chosen.part_of is not None or chosen.one_process:
@@ -157,10 +162,7 @@ def run(
         left = ends - time.perf_counter()
         weights = [LINES[other].weight for other in names[place:]]
         share = left * weights[0] / sum(weights)
-        if left < 1:
-            found.rows.append(Row(name, "", COLUMNS[0], why="no time was left"))
-            continue
-        values, why = measured_by(name, asked, share, left)
+        values, why = measured_by(name, asked, share, left) if left >= 1 else ([], "no time was left")
         measured = read(values)
         found.rows.extend(measured.rows)
         found.jobs[name] = measured.jobs

@@ -35,6 +35,17 @@ def checkpoints_by_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(Run.__init__.__kwdefaults__, "clock", lambda: 0.0)
 
 
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The graphs of a pretend GPU, one for each of their replays so far."""
+    from benchmarks.gpu import pretend_graphs  # whose folder a test of a pretend GPU has put on the path
+
+    found: list[Any] = []
+    replay = pretend_graphs.Graph.replay
+    monkeypatch.setattr(pretend_graphs.Graph, "replay", lambda graph: found.append(graph) or replay(graph))
+    return found
+
+
 class Tiny:
     """Builds settings, networks, policies and histories of one small room (4 x 3 cells, 12 steps an episode).
 

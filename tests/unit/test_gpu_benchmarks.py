@@ -215,6 +215,13 @@ def test_a_line_that_hangs_is_stopped_and_what_it_found_is_kept(
     assert why == {"ad": "stopped after 20 s", "radt": "no time was left"}
 
 
+@pytest.mark.parametrize("words", [[], ["--logs", "here", "--json", "found.json"]])
+def test_a_profile_needs_a_place_and_keeps_no_rates(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        __main__.main(["--device", "cpu", "--quick", "--profile", *words, "clip"])
+    assert "rates are none to keep" in capsys.readouterr().err
+
+
 def test_lines_of_one_process_are_measured_in_their_order_and_kept_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from recollect.evaluation.speed import Clock
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # benchmarks is no part of the package
 
-from benchmarks.gpu import amago, language, memory, off_policy, one_line, pretend_graphs, supervised  # noqa: E402
+from benchmarks.gpu import amago, language, memory, off_policy, one_line, supervised  # noqa: E402
 from benchmarks.gpu.case import Case  # noqa: E402
 from benchmarks.gpu.lines import LINES  # noqa: E402
 from benchmarks.gpu.pretend import PretendGpu  # noqa: E402
@@ -60,11 +60,8 @@ def test_a_line_of_make_gpu_runs_and_agrees_with_the_cpu(name: str, ways: Sequen
     ("name", "way"), [("gpt_50", "as set"), ("lstm_50", "as set"), ("amago_500", "graph"), ("helm", "graph")]
 )
 def test_what_is_compared_with_the_cpu_replays_its_graphs(
-    name: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, way: str, tmp_path: Path, replays: list[Any]
 ) -> None:
-    replays = []
-    replay = pretend_graphs.Graph.replay
-    monkeypatch.setattr(pretend_graphs.Graph, "replay", lambda graph: replays.append(graph) or replay(graph))
     line = LINES[name]
     with PretendGpu():
         one_line.subject_of(

@@ -11,52 +11,43 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from recollect.common.cache import KeyValueCache
 from recollect.common.cuda_graphs import WARM_UP, beside, captured
-from recollect.memory_rl.transformer_sequence import TransformerSequence, TransformerState
+from recollect.memory_rl.transformer_sequence import TransformerState
 
 log = logging.getLogger(__name__)
 FEWEST = 16  # slots that a graph of a GPT reads
 
-Recurrent = tuple[Tensor, ...]
-
-
-@dataclass
-class Given:
-    """What a step reads, where graphs find it.
-
-    Attributes:
-        token: action, reward and observation, [B, ...] each.
-        place_B: int64, how many tokens each row has before; a GPT's.
-        recurrent: the state before, of models that have one.
-    """
-
-    token: tuple[Tensor, ...]
-    place_B: Tensor
-    recurrent: Recurrent
+Tensors = tuple[Tensor, ...]
 
 
 @torch.no_grad()
-def acting_step(network: Any, given: Given, state: Any, end: int) -> tuple[Tensor, Recurrent]:
+def acting_step(
+    network: Any, token: Tensors, before: Tensors, cache: KeyValueCache | None, end: int
+) -> tuple[Tensor, Tensors]:
     """Outputs [B, A] after one more token per row, and the recurrent state after it.
 
     Args:
         network: a `HistoryNetwork`.
-        state: of its sequence model; a GPT's cache is written to.
+        token: action, reward and observation, [B, ...] each.
+        before: how many tokens each row has before, int64 [B], of a GPT; else the recurrent state, of models that have one.
+        cache: of a GPT, which is written to.
         end: slots of the cache that are read, more than any row's tokens before.
     """
     encoder = network.encoder
-    x_BD, sequence = encoder.embedder(*given.token), encoder.sequence
-    after: Recurrent = ()
-    if isinstance(sequence, TransformerSequence):
-        x_BD = x_BD + sequence.positions.table_LD[given.place_B]
-        h_BH = state.cache.step_at(x_BD, given.place_B, end)
+    x_BD, sequence = encoder.embedder(*token), encoder.sequence
+    after: Tensors = ()
+    if cache is not None:
+        (place_B,) = before
+        h_BH = cache.step_at(x_BD + sequence.positions.table_LD[place_B], place_B, end)
     else:
-        h_BH, kept = sequence.step(x_BD, given.recurrent)
+        h_BH, kept = sequence.step(x_BD, before)
         after = kept or ()
     return network.head(h_BH), after
 
@@ -73,8 +64,8 @@ class ActingGraph:
 
     network: Any
     device: torch.device
-    _given: Given | None = None
-    _graphs: dict[tuple[bool, int], tuple[torch.cuda.CUDAGraph, tuple[Tensor, Recurrent]]] = field(default_factory=dict)
+    _given: tuple[Tensors, Tensors] = ((), ())  # token and what was before, where graphs read them
+    _graphs: dict[tuple[bool, int], tuple[torch.cuda.CUDAGraph, tuple[Tensor, Tensors]]] = field(default_factory=dict)
 
     def fits(self, state: Any) -> bool:
         """Whether the next step is one for a graph: a GPT's with a row that fills its context slides, and is none."""
@@ -82,37 +73,34 @@ class ActingGraph:
             return state.seen_B is None and state.longest < state.cache.length
         return state is None or isinstance(state, tuple)
 
-    def step(self, token: tuple[Tensor, ...], state: Any) -> tuple[Tensor, Any]:
+    def step(self, token: Tensors, state: Any) -> tuple[Tensor, Any]:
         """What `HistoryNetwork` says [B, A] after the tokens, on the device until the next step, and the state after them.
 
         Args:
             token: action, reward and observation, on the host or the device.
             state: of the network's sequence model, always of the same rows.
         """
-        gpt = state if isinstance(state, TransformerState) else None
-        self._fill(token, state)
-        end = 0 if gpt is None else min(max(FEWEST, 1 << gpt.longest.bit_length()), gpt.cache.length)
-        outputs_BA, after = self._computed(state, end)
-        if gpt is None:
+        if not isinstance(state, TransformerState):
+            self._fill(token, state or ())
+            outputs_BA, after = self._computed(None, 0)
             return outputs_BA, None if state is None else after
-        gpt.cache.count()
-        gpt.longest += 1
-        return outputs_BA, gpt
+        cache = state.cache
+        self._fill(token, (cache.lengths_B,))
+        outputs_BA, _ = self._computed(cache, min(max(FEWEST, 1 << state.longest.bit_length()), cache.length))
+        cache.count()
+        state.longest += 1
+        return outputs_BA, state
 
-    def _fill(self, token: tuple[Tensor, ...], state: Any) -> None:
+    def _fill(self, token: Tensors, before: Tensors) -> None:
         """Copy what a step begins with to where graphs read it."""
-        recurrent: Recurrent = state if isinstance(state, tuple) else ()
-        place_B = state.cache.lengths_B if isinstance(state, TransformerState) else torch.zeros(0, dtype=torch.int64)
-        if self._given is None:
-            parts = [tuple(torch.empty_like(part, device=self.device) for part in of) for of in (token, recurrent)]
-            self._given = Given(parts[0], torch.empty_like(place_B, device=self.device), parts[1])
-        own = self._given
-        for here, there in zip((*own.token, own.place_B, *own.recurrent), (*token, place_B, *recurrent), strict=True):
-            here.copy_(there, non_blocking=True)
+        if not self._given[0]:
+            here, then = (tuple(torch.empty_like(one, device=self.device) for one in of) for of in (token, before))
+            self._given = here, then
+        for own, one in zip(chain(*self._given), (*token, *before), strict=True):
+            own.copy_(one, non_blocking=True)
 
-    def _computed(self, state: Any, end: int) -> tuple[Tensor, Recurrent]:
-        assert self._given is not None
-        function = partial(acting_step, self.network, self._given, state, end)
+    def _computed(self, cache: KeyValueCache | None, end: int) -> tuple[Tensor, Tensors]:
+        function = partial(acting_step, self.network, *self._given, cache, end)
         if self.device.type != "cuda" or not ActingGraph.works:
             return function()
         key = self.network.training, end
@@ -127,11 +115,12 @@ class ActingGraph:
         graph.replay()
         return found
 
-    def _captured(self, function: partial[Any]) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, Recurrent]]:
-        """A graph and where its replay leaves what a step gives; it draws what it would have drawn without the warm-up."""
+    def _captured(self, function: partial[Any]) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, Tensors]]:
+        """A graph and where its replay leaves what a step gives. What comes next draws as if there had been no warm-up."""
         drawn = torch.cuda.get_rng_state()
-        for _ in range(WARM_UP):
-            beside(function)
-        graph, found = captured(function)
-        torch.cuda.set_rng_state(drawn)
-        return graph, found
+        try:
+            for _ in range(WARM_UP):
+                beside(function)
+            return captured(function)
+        finally:
+            torch.cuda.set_rng_state(drawn)

@@ -101,7 +101,7 @@ class HistoryPolicy(BatchedPolicy):
 
     def took(self, action_B: np.ndarray) -> None:
         """Tell the policy which actions were taken, where they are not its own."""
-        self._previous = torch.as_tensor(action_B) if self._graph else torch.as_tensor(action_B).to(self.device)
+        self._previous = torch.as_tensor(action_B)
 
     def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
         if self.network.training:  # setting it walks all modules, at every step

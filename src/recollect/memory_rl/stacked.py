@@ -25,6 +25,10 @@ from recollect.common.transformer import Transformer
 from recollect.memory_rl.lstm_cells import over_time
 from recollect.settings.errors import UserError
 
+warnings.filterwarnings(
+    "ignore", "RNN module weights are not part of single"
+)  # members' are apart: cuDNN copies these few
+
 
 def stacked(members: Sequence[nn.Module]) -> Any:
     """One module that does what k modules of one shape do: [k * B, ...] -> [k * B, ...].
@@ -131,12 +135,8 @@ class StackedLSTM(RecurrentSequence):
         k = len(every[0])
         zero = x_RTD.new_zeros(self.layers, len(x_RTD) // k, self.output_width)
         parts = []
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "RNN module weights are not part of single")  # cuDNN copies these few
-            for x_BTD, *own in zip(x_RTD.chunk(k), *every, strict=True):
-                parts.append(
-                    torch.lstm(x_BTD, (zero, zero), own, True, self.layers, 0.0, self.training, False, True)[0]
-                )
+        for x_BTD, *own in zip(x_RTD.chunk(k), *every, strict=True):
+            parts.append(torch.lstm(x_BTD, (zero, zero), own, True, self.layers, 0.0, self.training, False, True)[0])
         return torch.cat(parts)
 
     def cell_by_cell(self, x_RTD: Tensor) -> Tensor:

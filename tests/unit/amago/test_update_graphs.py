@@ -24,7 +24,6 @@ from recollect.common.cuda_graphs import WARM_UP
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # benchmarks is no part of the package
 
-from benchmarks.gpu import pretend_graphs
 from benchmarks.gpu.pretend import PretendGpu
 
 UPDATES, EPOCH = 12, 6
@@ -32,14 +31,6 @@ SEQUENCE = {"width": 8, "layers": 1, "heads": 2, "dropout": 0.0}
 IMAGES = WorldShape(StepShape(vector=0, kind="discrete", actions=4, horizon=12, image=(3, 9, 9)))
 TOKENS = WorldShape(StepShape(vector=3, kind="discrete", actions=4, horizon=12, goals=(2, 2)))
 Metrics = dict[str, float]
-
-
-@pytest.fixture
-def replays(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    found: list[Any] = []
-    replay = pretend_graphs.Graph.replay
-    monkeypatch.setattr(pretend_graphs.Graph, "replay", lambda graph: found.append(graph) or replay(graph))
-    return found
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,6 @@ from recollect.helm.language.frozen_products import SHARE, product, shares_of
 from recollect.helm.language.transformer_xl import TransformerXL, TransformerXLSettings, XLCache
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # benchmarks is no part of the package
-from benchmarks.gpu import pretend_graphs
 from benchmarks.gpu.pretend import PretendGpu
 
 WIDE = TransformerXLSettings(
@@ -76,11 +76,8 @@ def test_a_cpu_and_half_precision_compute_the_product_whole(dtype: torch.dtype) 
 
 @pytest.mark.parametrize(("tokens", "dtype"), [(1, torch.float32), (2, torch.float32), (1, torch.bfloat16)])
 def test_transformer_xl_on_a_gpu_gives_a_cpus_states_and_replays_its_graphs(
-    tokens: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    tokens: int, dtype: torch.dtype, replays: list[Any]
 ) -> None:
-    replays = []
-    replay = pretend_graphs.Graph.replay
-    monkeypatch.setattr(pretend_graphs.Graph, "replay", lambda graph: replays.append(graph) or replay(graph))
     near = 1e-5 if dtype == torch.float32 else 2e-2
 
     def model() -> TransformerXL:

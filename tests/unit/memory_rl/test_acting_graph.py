@@ -16,7 +16,6 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]  # benchmarks is no part 
 
 from test_ensemble import ROOMS, begun  # noqa: E402
 
-from benchmarks.gpu import pretend_graphs  # noqa: E402
 from benchmarks.gpu.pretend import PretendGpu  # noqa: E402
 from recollect.memory_rl import sacd  # noqa: E402
 from recollect.memory_rl.acting_graph import ActingGraph  # noqa: E402
@@ -63,11 +62,8 @@ def test_the_function_that_a_graph_holds_is_a_step(kind: str, changes: dict[str,
 
 @pytest.mark.parametrize(("kind", "changes"), KINDS)
 def test_steps_on_a_gpu_are_replays_and_give_a_cpus_numbers(
-    kind: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    kind: str, changes: dict[str, Any], replays: list[Any]
 ) -> None:
-    replays = []
-    replay = pretend_graphs.Graph.replay
-    monkeypatch.setattr(pretend_graphs.Graph, "replay", lambda graph: replays.append(graph) or replay(graph))
     wanted = played(begun(kind, **changes)[0], 5, graphed=False)
     with PretendGpu():
         found = played(begun(kind, device="cuda", **changes)[0], 5, "cuda", graphed=True)

@@ -13,7 +13,6 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # benchmarks is no part of the package
 
-from benchmarks.gpu import pretend_graphs
 from benchmarks.gpu.pretend import PretendGpu
 from recollect.memory_rl.off_policy import OnlineTrainer
 from recollect.settings.errors import UserError
@@ -28,14 +27,6 @@ def as_one(workdir: Path) -> Path:
     path = workdir / "config/scales/smoke.yaml"
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "ensembles": [OF[-1]]}))
     return workdir
-
-
-@pytest.fixture
-def replays(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    found: list[Any] = []
-    replay = pretend_graphs.Graph.replay
-    monkeypatch.setattr(pretend_graphs.Graph, "replay", lambda graph: found.append(graph) or replay(graph))
-    return found
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
