@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
+from recollect.common.compiled import compiled
 from recollect.common.contract import Facts, Inputs
 from recollect.common.histories import Histories
 from recollect.common.optimiser import Adam
@@ -30,7 +31,6 @@ from recollect.common.transformer import Transformer
 from recollect.radt.acting import InContextPolicy
 from recollect.radt.actions import NONE, where
 from recollect.radt.ahead import batches
-from recollect.radt.compiled import compiled
 from recollect.radt.decision_transformer import DecisionTransformer
 from recollect.radt.experience import Experience, numbers_learned
 from recollect.settings.errors import UserError

@@ -11,9 +11,9 @@ import torch
 from test_radt import batch
 
 from recollect.common.attention import FusedAttention
+from recollect.common.compiled import compiled
 from recollect.common.transformer import Transformer
 from recollect.radt import dt, radt
-from recollect.radt.compiled import compiled
 from recollect.radt.experience import Experience
 from recollect.radt.supervised import ExperienceStore
 
