@@ -217,9 +217,9 @@ class KeyValueCache:
         attend = self._slots[:end] <= place_B[:, None, None, None]
         return self.model.through(x_BD[:, None], _CachedAttention(self, end, place_B[:, None], attend))[:, 0]
 
-    def count(self) -> None:
-        """All rows hold a token more, which `step_at` wrote."""
-        self.lengths_B = self.lengths_B + 1
+    def count(self, lengths_B: Tensor) -> None:
+        """All rows hold a token more, which `step_at` wrote; their lengths are counted already."""
+        self.lengths_B = lengths_B
         self._shortest, self._longest = self._shortest + 1, self._longest + 1
 
     @torch.no_grad()

@@ -14,16 +14,32 @@ Result = TypeVar("Result")
 
 
 def compiled(function: Callable[Given, Result], device: torch.device | str) -> Callable[Given, Result]:
-    """The function as torch.compile makes it for tensors of fixed shapes; itself, with one warning, without a compiler.
+    """The function as torch.compile makes it for tensors of fixed shapes; without a compiler itself, with one warning.
 
-    On GPUs that is Triton, on CPUs a C++ compiler. Whether there is one is tried on a product and its gradient.
+    On GPUs that is Triton, on CPUs a C++ compiler. Whether there is one is tried on a product and its gradient; a function
+    that it cannot compile then goes on as it is, with one warning, too.
     """
     try:
         x = torch.ones(2, 2, device=device, requires_grad=True)
         torch.compile(lambda x: (x @ x).relu().sum(), dynamic=False)(x).backward()
     except Exception as error:
-        log.warning(
-            "`compile` is left off, as torch.compile does not work here: %s", str(error).strip().splitlines()[0]
-        )
+        _warn(error)
         return function
-    return torch.compile(function, dynamic=False)
+    chosen = torch.compile(function, dynamic=False)
+
+    def call(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        nonlocal chosen
+        try:
+            return chosen(*args, **kwargs)
+        except torch._dynamo.exc.TorchDynamoException as error:  # of the compiler; before anything was computed
+            if chosen is function:
+                raise
+            _warn(error)
+            chosen = function
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _warn(error: Exception) -> None:
+    log.warning("`compile` is left off, as torch.compile does not work here: %s", str(error).strip().splitlines()[0])

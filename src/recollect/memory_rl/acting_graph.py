@@ -1,9 +1,10 @@
 """One step of acting as a CUDA graph: some dozens of small kernels, which the host launches at once.
 
-`acting_step` is what a graph holds: a plain function of tensors that stay where they are, which asks the host for nothing and
-counts nothing, so that it may be called again. A GPT's graph reads a fixed number of its cache's slots, so there is one per
-power of two up to the length of an episode, captured when it is first needed. On a CPU the function can be called as it is
-(tests do); it equals `HistoryEncoder.step` up to the order of sums.
+`acting_step` is what a graph holds: a plain function of tensors that stay where they are, which asks the host for nothing. The
+tokens come from pinned memory, from which the graph itself copies them, and what a step begins with becomes what the next one
+begins with: so a step is little more for the host than the launch. A GPT's graph reads a fixed number of its cache's
+slots, so there is one per power of two up to the length of an episode, captured when it is first needed. On a CPU the
+function can be called as it is (tests do); it equals `HistoryEncoder.step` up to the order of sums.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from typing import Any, ClassVar
 
 import torch
@@ -28,10 +28,8 @@ Tensors = tuple[Tensor, ...]
 
 
 @torch.no_grad()
-def acting_step(
-    network: Any, token: Tensors, before: Tensors, cache: KeyValueCache | None, end: int
-) -> tuple[Tensor, Tensors]:
-    """Outputs [B, A] after one more token per row, and the recurrent state after it.
+def acting_step(network: Any, token: Tensors, before: Tensors, cache: KeyValueCache | None, end: int) -> Tensor:
+    """Outputs [B, A] after one more token per row; `before` becomes what the next step begins with.
 
     Args:
         network: a `HistoryNetwork`.
@@ -41,15 +39,18 @@ def acting_step(
         end: slots of the cache that are read, more than any row's tokens before.
     """
     encoder = network.encoder
-    x_BD, sequence = encoder.embedder(*token), encoder.sequence
-    after: Tensors = ()
+    x_BD = encoder.embedder(*token)
+    after: Tensors
     if cache is not None:
         (place_B,) = before
-        h_BH = cache.step_at(x_BD + sequence.positions.table_LD[place_B], place_B, end)
+        h_BH = cache.step_at(x_BD + encoder.sequence.positions.table_LD[place_B], place_B, end)
+        after = (place_B + 1,)
     else:
-        h_BH, kept = sequence.step(x_BD, before)
+        h_BH, kept = encoder.sequence.step(x_BD, before)
         after = kept or ()
-    return network.head(h_BH), after
+    for own, one in zip(before, after, strict=True):
+        own.copy_(one)
+    return network.head(h_BH)
 
 
 @dataclass
@@ -64,8 +65,11 @@ class ActingGraph:
 
     network: Any
     device: torch.device
-    _given: tuple[Tensors, Tensors] = ((), ())  # token and what was before, where graphs read them
-    _graphs: dict[tuple[bool, int], tuple[torch.cuda.CUDAGraph, tuple[Tensor, Tensors]]] = field(default_factory=dict)
+    _sent: Tensors = ()  # the token on the host, where a graph begins to read
+    _token: Tensors = ()  # and on the device
+    _before: Tensors = ()  # and what a step begins with: on the device
+    _graphs: dict[tuple[bool, int], tuple[torch.cuda.CUDAGraph, Tensor]] = field(default_factory=dict)
+    _launched: torch.cuda.Event | None = None  # of the last graph, which has read its tokens
 
     def fits(self, state: Any) -> bool:
         """Whether the next step is one for a graph: a GPT's with a row that fills its context slides, and is none."""
@@ -77,30 +81,37 @@ class ActingGraph:
         """What `HistoryNetwork` says [B, A] after the tokens, on the device until the next step, and the state after them.
 
         Args:
-            token: action, reward and observation, on the host or the device.
-            state: of the network's sequence model, always of the same rows.
+            token: action, reward and observation, on the host.
+            state: of the network's sequence model, always of the same rows. That of the step before is overwritten.
         """
         if not isinstance(state, TransformerState):
             self._fill(token, state or ())
-            outputs_BA, after = self._computed(None, 0)
-            return outputs_BA, None if state is None else after
+            return self._computed(None, 0), None if state is None else self._before
         cache = state.cache
         self._fill(token, (cache.lengths_B,))
-        outputs_BA, _ = self._computed(cache, min(max(FEWEST, 1 << state.longest.bit_length()), cache.length))
-        cache.count()
+        outputs_BA = self._computed(cache, min(max(FEWEST, 1 << state.longest.bit_length()), cache.length))
+        cache.count(self._before[0])
         state.longest += 1
         return outputs_BA, state
 
     def _fill(self, token: Tensors, before: Tensors) -> None:
-        """Copy what a step begins with to where graphs read it."""
-        if not self._given[0]:
-            here, then = (tuple(torch.empty_like(one, device=self.device) for one in of) for of in (token, before))
-            self._given = here, then
-        for own, one in zip(chain(*self._given), (*token, *before), strict=True):
-            own.copy_(one, non_blocking=True)
+        """Copy what a step begins with to where graphs read it, unless it is there."""
+        if not self._token:
+            on_gpu = self.device.type == "cuda"
+            rooms = tuple(torch.empty_like(one) for one in token)
+            self._sent = tuple(one.pin_memory() for one in rooms) if on_gpu else rooms
+            self._token = tuple(torch.empty_like(one, device=self.device) for one in token)
+            self._before = tuple(torch.empty_like(one, device=self.device) for one in before)
+        if self._launched is not None:
+            self._launched.synchronize()
+        for own, one in zip(self._sent, token, strict=True):
+            own.copy_(one)
+        for own, one in zip(self._before, before, strict=True):
+            if own is not one:
+                own.copy_(one, non_blocking=True)
 
-    def _computed(self, cache: KeyValueCache | None, end: int) -> tuple[Tensor, Tensors]:
-        function = partial(acting_step, self.network, *self._given, cache, end)
+    def _computed(self, cache: KeyValueCache | None, end: int) -> Tensor:
+        function = partial(self._step, cache, end)
         if self.device.type != "cuda" or not ActingGraph.works:
             return function()
         key = self.network.training, end
@@ -111,16 +122,25 @@ class ActingGraph:
                 ActingGraph.works = False
                 log.warning("acting goes on without CUDA graphs, which is slower: %s", error)
                 return function()
-        graph, found = self._graphs[key]
+        graph, outputs_BA = self._graphs[key]
         graph.replay()
-        return found
+        self._launched = torch.cuda.Event() if self._launched is None else self._launched
+        self._launched.record()
+        return outputs_BA
 
-    def _captured(self, function: partial[Any]) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, Tensors]]:
-        """A graph and where its replay leaves what a step gives. What comes next draws as if there had been no warm-up."""
-        drawn = torch.cuda.get_rng_state()
+    def _step(self, cache: KeyValueCache | None, end: int) -> Tensor:
+        for own, one in zip(self._token, self._sent, strict=True):
+            own.copy_(one, non_blocking=True)
+        return acting_step(self.network, self._token, self._before, cache, end)
+
+    def _captured(self, function: partial[Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        """A graph and where its replay leaves the outputs. What comes next draws and begins as if there had been no warm-up."""
+        drawn, before = torch.cuda.get_rng_state(), tuple(one.clone() for one in self._before)
         try:
             for _ in range(WARM_UP):
                 beside(function)
+                for own, one in zip(self._before, before, strict=True):
+                    own.copy_(one)
             return captured(function)
         finally:
             torch.cuda.set_rng_state(drawn)

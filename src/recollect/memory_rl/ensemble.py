@@ -24,6 +24,7 @@ from torch import Tensor
 
 from recollect.artifacts.progress import Progress
 from recollect.artifacts.run import Run
+from recollect.common.compiled import compiled
 from recollect.common.contract import Inputs
 from recollect.common.cuda_graphs import WARM_UP, beside, captured
 from recollect.common.masked_mean import masked_means
@@ -71,6 +72,10 @@ class Ensemble:
         on_gpu = self.device.type == "cuda"
         # One for rounds and one for evaluations: each keeps its rows, and with them its graphs.
         self.playing, self.judged = (HistoryPolicy(self.learner.network, self.device, graphed=on_gpu) for _ in range(2))
+        self.loss = self.learner.loss
+        if on_gpu and self.hp.compile and self.hp.sequence.kind == "gpt":
+            torch.compiler.reset()  # of a larger ensemble, which members have left: else it counts as a recompilation
+            self.loss = compiled(self.learner.loss, self.device)
         self.compute = Captured(self._compute) if on_gpu else self._compute
 
     def update(self) -> None:
@@ -122,7 +127,7 @@ class Ensemble:
         online = self.learner.online
         online.zero_grad(set_to_none=True)
         with self.learner.products():
-            loss_S, metrics = self.learner.loss(batch, 0)
+            loss_S, metrics = self.loss(batch, 0)
             loss_S.sum().backward()  # type: ignore[no-untyped-call]
         spread_gradients(online)
         gradients = self.adam.gradients()

@@ -73,14 +73,14 @@ class HistoryPolicy(BatchedPolicy):
             self._state = self.network.encoder.sequence.initial_state(rows, self.device)
             self._rows = rows
             self._graph = ActingGraph(self.network, self.device) if self.graphed else None
-        self._previous = self.network.encoder.embedder.no_action(rows, self.device)
+        self._previous = self.network.encoder.embedder.no_action(rows, "cpu")  # actions are kept where worlds are
         self.forget(np.ones(rows, bool))
 
     def forget(self, mask_B: np.ndarray) -> None:
         self._state = self.network.encoder.sequence.reset(self._state, mask_B)
-        none = self.network.encoder.embedder.no_action(self._rows, self.device)
-        mask = torch.as_tensor(mask_B, device=self.device).view(-1, *[1] * (none.ndim - 1))
-        self._previous = torch.where(mask, none, self._previous.to(self.device))
+        none = self.network.encoder.embedder.no_action(self._rows, "cpu")
+        mask = torch.as_tensor(mask_B).view(-1, *[1] * (none.ndim - 1))
+        self._previous = torch.where(mask, none, self._previous)
 
     @torch.no_grad()
     def outputs(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> Tensor:
@@ -106,8 +106,8 @@ class HistoryPolicy(BatchedPolicy):
     def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
         if self.network.training:  # setting it walks all modules, at every step
             self.network.eval()
-        self._previous = self.network.greedy(self.outputs(observation_BD, reward_B, done_B))
-        return self._previous.cpu().numpy()
+        self._previous = self.network.greedy(self.outputs(observation_BD, reward_B, done_B)).cpu()
+        return self._previous.numpy()
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
         rows = torch.as_tensor(rows_N, device=self.device)

@@ -52,6 +52,10 @@ class OnlineHyperparameters(Frozen):
     precision: Precision = Field(
         "auto", description="Of encoders in training. auto: bfloat16 for a gpt on a GPU. Paper: float32."
     )
+    compile: bool = Field(
+        False,
+        description="On GPUs a gpt's loss goes through torch.compile, for fixed shapes; no effect on CPUs and other models.",
+    )
     discount: float = Field(0.99, ge=0, le=1, description="Paper: 0.99.")
     polyak: float = Field(0.005, gt=0, le=1, description="How far targets move at each update. Paper: 0.005.")
     replay_transitions: int = Field(1_000_000, ge=2, description="Smallest replay, in steps. Paper: 1e6.")

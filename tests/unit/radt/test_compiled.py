@@ -36,6 +36,33 @@ def test_without_a_compiler_the_function_stays_and_a_warning_says_so(
     ]
 
 
+def test_a_function_that_cannot_be_compiled_goes_on_as_it_is_and_a_warning_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from torch._dynamo.exc import TorchDynamoException
+
+    calls: list[float] = []
+
+    def compiles(function: Any, dynamic: bool) -> Any:
+        def call(x: torch.Tensor) -> Any:
+            if function is double:
+                raise TorchDynamoException("a loop without an end")
+            return function(x)
+
+        return call
+
+    def double(x: torch.Tensor) -> torch.Tensor:
+        calls.append(float(x))
+        return 2 * x
+
+    monkeypatch.setattr(torch, "compile", compiles)
+    chosen = compiled(double, "cpu")
+    assert [float(chosen(torch.tensor(value))) for value in (1.0, 2.0)] == [2.0, 4.0] and calls == [1.0, 2.0]
+    assert [record.getMessage() for record in caplog.records] == [
+        "`compile` is left off, as torch.compile does not work here: a loop without an end"
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_a_compiled_loss_gives_the_loss_and_the_gradients_up_to_rounding(

@@ -1,0 +1,77 @@
+"""The loss of an ensemble that went through torch.compile is the loss; without a compiler the plain one goes on."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]  # benchmarks is no part of the package
+
+from test_ensemble import TOLERANCE, begun, difference  # noqa: E402
+
+from benchmarks.gpu.pretend import PretendGpu  # noqa: E402
+from recollect.common.compiled import compiled  # noqa: E402
+from recollect.memory_rl import dqn, sacd  # noqa: E402
+from recollect.memory_rl.ensemble import Ensemble  # noqa: E402
+
+STILL: dict[str, Any] = {"precision": "float32", "sequence": {"dropout": 0.0}}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("algorithm", [dqn, sacd])
+def test_a_compiled_loss_makes_the_updates_of_the_plain_one(algorithm: Any) -> None:
+    plain, members = (begun("gpt", algorithm, **STILL) for _ in range(2))
+    ensemble, wanted = Ensemble(members), Ensemble(plain)
+    torch.compiler.reset()
+    ensemble.loss = compiled(ensemble.learner.loss, "cpu")
+    torch._dynamo.utils.counters.clear()
+    for _ in range(3):
+        ensemble.update()
+        wanted.update()
+    assert dict(torch._dynamo.utils.counters["frames"]) == {"total": 1, "ok": 1}  # once, and as a whole
+    assert not torch._dynamo.utils.counters["graph_break"]
+    assert max(map(difference, members, plain)) < 1e-4
+
+
+def test_without_a_compiler_an_ensemble_on_a_gpu_goes_on_with_a_warning(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no Triton")
+
+    monkeypatch.setattr(torch, "compile", fails)
+    wanted = begun("gpt", **STILL)
+    for _ in range(5):
+        for trainer in wanted:
+            trainer._update()
+    with PretendGpu():
+        members = begun("gpt", device="cuda", compile=True, **STILL)
+        ensemble = Ensemble(members)
+        for _ in range(5):
+            ensemble.update()
+    assert [record.getMessage() for record in caplog.records] == [
+        "`compile` is left off, as torch.compile does not work here: no Triton"
+    ]
+    assert max(map(difference, members, wanted)) < TOLERANCE
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", [dqn, sacd])
+def test_on_a_gpu_a_compiled_graph_makes_the_updates_of_a_plain_one(algorithm: Any) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    plain = begun("gpt", algorithm, device="cuda", **STILL)
+    members = begun("gpt", algorithm, device="cuda", compile=True, **STILL)
+    wanted, ensemble = Ensemble(plain), Ensemble(members)
+    for _ in range(6):  # of which the last three are replays
+        wanted.update()
+        ensemble.update()
+    assert ensemble.loss is not ensemble.learner.loss
+    assert max(map(difference, members, plain)) < 1e-4
