@@ -133,10 +133,12 @@ class EpisodeReplay:
         time = np.arange(total) - offsets[episode]
         last = time == length[episode]
         within = np.minimum(time, action.shape[1] - 1)
-        rows = torch.as_tensor((first + np.arange(total)) % self.capacity, device=self.device)
+        until_turn = min(total, self.capacity - first)  # where the ring begins anew
 
         def put(store: Tensor, values: np.ndarray) -> None:
-            store[rows] = torch.as_tensor(values).to(self.device, store.dtype)
+            given = torch.as_tensor(values)
+            store[first : first + until_turn] = given[:until_turn]
+            store[: total - until_turn] = given[until_turn:]
 
         put(self.observation, observation[episode, time])
         taken = action[episode, within]
