@@ -65,7 +65,12 @@ SUPERVISED = {
 ALONE: Mapping[str, object] = {"members": 1}
 OFF_POLICY_GPT = ways("precision") | {AS_SET: Variant(peak=BF16, extra=ALONE)}
 OFF_POLICY_LSTM = ways("precision", "float32") | {AS_SET: Variant(extra=ALONE)}
-TOGETHER: Variants = {AS_SET: Variant(peak=BF16), "fp32": Variant({"precision": "float32"})}
+TOGETHER: Variants = {AS_SET: Variant(), "fp32": Variant({"precision": "float32"})}
+TOGETHER_GPT: Variants = {  # as set the loss is compiled
+    AS_SET: Variant(peak=BF16),
+    "fp32": Variant({"precision": "float32", "compile": "false"}),
+    "bf16": Variant({"precision": BF16, "compile": "false"}, BF16),
+}
 AMAGO = ways(
     "precision",
     BF16,
@@ -123,8 +128,8 @@ DOORS, LONG_MAZE, FRAMES = "amago_dark_key_door", "amago_tmaze_10000", "mini_gri
 
 def t_maze(length: int, sequence: str, members: int = 0) -> Line:
     """Memory-RL at one memory length; with members: so many seeds as an ensemble in one process."""
-    alone = OFF_POLICY_GPT if sequence == "gpt" else OFF_POLICY_LSTM
-    small = {"batch_size": 2, **({"sequence.dropout": 0} if sequence == "gpt" else {})}
+    alone, together = (OFF_POLICY_GPT, TOGETHER_GPT) if sequence == "gpt" else (OFF_POLICY_LSTM, TOGETHER)
+    small = {"batch_size": 2, **({"sequence.dropout": 0, "compile": "false"} if sequence == "gpt" else {})}
     method, env, weight = f"dqn_{sequence}", f"tmaze_passive_{length}", 1.0 if length < 1000 else 1.5
     what = f"DQN-{sequence.upper()}, T-Maze {length}" + f", {members} seeds" * (members > 0)
     return Line(
@@ -133,7 +138,7 @@ def t_maze(length: int, sequence: str, members: int = 0) -> Line:
         env,
         method,
         ("tmaze_passive_5", method),
-        TOGETHER if members else alone,
+        together if members else alone,
         small,
         extra={"members": members},
         weight=weight,
