@@ -75,3 +75,29 @@ def test_on_a_gpu_a_compiled_graph_makes_the_updates_of_a_plain_one(algorithm: A
         ensemble.update()
     assert ensemble.loss is not ensemble.learner.loss
     assert max(map(difference, members, plain)) < 1e-4
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compile", [False, True])
+def test_on_a_gpu_each_replay_drops_what_its_seed_says(compile: bool) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    ensemble = Ensemble(begun("gpt", device="cuda", compile=compile, precision="float32", sequence={"dropout": 0.5}))
+    for _ in range(5):
+        ensemble.update()
+    adam = ensemble.adam
+    changed = [*adam.parameters, *adam.first, *adam.second, *adam.steps, *ensemble.targets]
+    before = [tensor.detach().clone() for tensor in changed]
+
+    def norm_of(seed: int) -> float:
+        with torch.no_grad():
+            for tensor, then in zip(changed, before, strict=True):
+                tensor.copy_(then)
+        ensemble.sums["gradient_norm"].zero_()
+        torch.cuda.manual_seed(seed)
+        ensemble.compute()
+        return float(ensemble.sums["gradient_norm"][0])
+
+    first, other, again = norm_of(1), norm_of(2), norm_of(1)
+    assert again == pytest.approx(first, rel=1e-5)
+    assert other != pytest.approx(first, rel=1e-3)
