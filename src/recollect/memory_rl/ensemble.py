@@ -82,7 +82,6 @@ class Ensemble:
         """One update of every member, of which each has one due."""
         self._draw()
         self._reseed("dropout", [member.at.updates for member in self.members])
-        self.learner.online.train()
         self.compute()
         for member in self.members:
             member.at.updates += 1
@@ -125,6 +124,7 @@ class Ensemble:
         """The update: a function of tensors that stay where they are. Never waits for the device, asks for no value."""
         batch = self.replay.gather(self.drawn_2R, self.window, self.first_row_R1)
         online = self.learner.online
+        online.train()  # which walks through all modules: not in front of a graph
         online.zero_grad(set_to_none=True)
         with self.learner.products():
             loss_S, metrics = self.loss(batch, 0)

@@ -70,7 +70,8 @@ def evaluated(policy: HistoryPolicy, members: Sequence[OnlineTrainer]) -> list[E
 def round_of(policy: HistoryPolicy, members: Sequence[OnlineTrainer]) -> list[Episodes]:
     """A round of episodes of each member after its warm-up, with the behaviour policy."""
     world = SideBySide([member.world for member in members])
-    policy.network.train(members[0].hp.dropout_while_acting)
+    if policy.network.training != members[0].hp.dropout_while_acting:  # setting it walks through all modules
+        policy.network.train(members[0].hp.dropout_while_acting)
     policy.start(np.zeros(world.num_envs, np.uint64))
     draws = [generator("behaviour", member.seed, member.at.rounds) for member in members]
     counts = [member.next_round()[1] for member in members]
