@@ -139,7 +139,9 @@ class Ensemble:
 
     def _cell_by_cell(self) -> bool:
         """Let LSTMs be computed cell by cell from now on; whether there are some that were not."""
-        changed = StackedLSTM.way == "streams" and any(isinstance(m, StackedLSTM) for m in self.learner.online.modules())
+        changed = StackedLSTM.way == "streams" and any(
+            isinstance(m, StackedLSTM) for m in self.learner.online.modules()
+        )
         if changed:
             StackedLSTM.way = "cells"
         return changed
@@ -217,7 +219,9 @@ class Captured:
             self.graph, _ = captured(self.function)
         except RuntimeError as error:
             if self.otherwise is not None and self.otherwise():
-                log.warning("the joint update is no CUDA graph as it was computed, and is tried in another way: %s", error)
+                log.warning(
+                    "the joint update is no CUDA graph as it was computed, and is tried in another way: %s", error
+                )
                 self.calls = 0
             else:
                 log.warning("the joint update is no CUDA graph, which makes it slower: %s", error)
