@@ -175,7 +175,7 @@ class ExperienceEmbedding(nn.Module):
         """State embedding [B, T, D]."""
         kind = self.settings.observation_embedding
         if kind == "linear":
-            return self.observation(observation_BTD.to(self.reward.weight.dtype))
+            return self.observation(observation_BTD.to(self.norm.weight.dtype))
         if kind == "binned":
             bin_BTD = ((observation_BTD - self.observation_low) * self.observation_scale).round()
             observation_BTD = torch.minimum(bin_BTD.clamp_(min=0), self.observation_steps)
@@ -354,13 +354,17 @@ class DecisionTransformer(nn.Module):
         *,
         read: ReadContext | None = None,
         dropout: bool = False,
+        whole: bool = False,
     ) -> Tensor:
         """Action logits [B, A] (or see `ContinuousHead`) at the last timestep.
 
         The same as ``forward(...)[0][:, -1]``, but only what that needs is computed. `read`: the context as a cache keeps
-        it, in the place of `context` and `has_context_B`. `dropout`: see `Transformer.last`.
+        it, in the place of `context` and `has_context_B`. `dropout`: see `Transformer.last`. `whole`: the caller knows that
+        nothing of the windows is padding.
         """
         tokens_BND, mask_BN = self.until_action(window)
+        if whole:
+            mask_BN = None
         reading = self.reading(context, has_context_B)
         hidden_BD = self.transformer.last(tokens_BND, mask_BT=mask_BN, **reading, read=read, dropout=dropout)
         return self.action_head(hidden_BD)

@@ -12,6 +12,7 @@ a quarter of the work).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from recollect.common.frozen_hopfield import FrozenHopfield, LookupHopfield
 from recollect.common.language_models import LanguageModel
-from recollect.common.precision import Precision, autocast
+from recollect.common.precision import Precision, autocast, rounded_once
 from recollect.radt.actions import NONE
 from recollect.radt.decision_transformer import DecisionTransformer, bins_of
 from recollect.radt.experience import Experience
@@ -96,8 +97,13 @@ class DomainSpecificEmbedder(Embedder):
         if network.settings.tokens == "merged":
             self.tokens = ("s",)
 
+    @cached_property
+    def computing(self) -> DecisionTransformer:
+        """The network as `keys` computes with it."""
+        return rounded_once(self.network, self.precision, self.network.action_head.weight.device)
+
     def hidden(self, window: Experience) -> Tensor:
-        return self.network.hidden(window)
+        return self.computing.hidden(window)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {f"network/{name}": value.cpu().numpy() for name, value in self.network.state_dict().items()}
