@@ -173,8 +173,8 @@ class InContextPolicy(BatchedPolicy):
     def places(self, mask_B: np.ndarray | None = None) -> tuple[Tensor, Tensor]:
         """The rows of a mask (None: all) and their present steps, int64 [N] each, which go to the device as one array."""
         rows = np.arange(len(self.step_B)) if mask_B is None else np.flatnonzero(mask_B)
-        rows, step_N = sent(np.stack([rows, self.step_B[rows]]), self.device).unbind()
-        return rows, step_N
+        row_N, step_N = sent(np.stack([rows, self.step_B[rows]]), self.device).unbind()
+        return row_N, step_N
 
     def put(self, table_BT: Tensor, places: tuple[Tensor, Tensor], values_N: np.ndarray) -> None:
         """Write what rows have at their steps; see `places`."""
@@ -206,10 +206,12 @@ class InContextPolicy(BatchedPolicy):
         normal = torch.special.ndtri(torch.from_numpy(chance)).numpy()
         return np.round(self.returns.target_mean + self.returns.target_std * normal)
 
-    def window(self, steps: int, rows_B: np.ndarray | None = None) -> Experience:
-        """The last steps of every row's current episode (of the rows of a mask, if given), left padded."""
+    def window(self, steps: int, rows_B: np.ndarray | None = None, *, padded: bool = False) -> Experience:
+        """The last steps of every row's current episode (of the rows of a mask, if given), left padded to the longest row's,
+        or to all steps.
+        """
         step_B = self.step_B if rows_B is None else self.step_B[rows_B]
-        longest = min(int(step_B.max()) + 1, steps)
+        longest = steps if padded else min(int(step_B.max()) + 1, steps)
         rows, now_B = self.places(rows_B)
         until_now_T = torch.arange(1 - longest, 1, device=self.device)
         return self.steps_of(now_B[:, None] + until_now_T, now_B=now_B, rows=rows)

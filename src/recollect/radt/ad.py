@@ -104,7 +104,9 @@ class DistillationPolicy(InContextPolicy):
         if self.cached is not None:
             return self.cached.append_now(self.now())
         assert self.before is not None
-        both = self.before.joined(self.window(self.horizon))
+        # What is read like experience stands in the window at once: it need not be put in front at each step.
+        padded = self.network.settings.padding == "attended"
+        both = self.before.joined(self.window(self.horizon, padded=padded))
         return self.act_on(both.last(2 * self.context))
 
 
