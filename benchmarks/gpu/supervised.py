@@ -1,7 +1,8 @@
 """Lines of AD and RA-DT: training steps on learning histories, and evaluation in context.
 
-Training is the method's own `train`, stopped after some steps by the run that it is given. An evaluation is timed from its
-second episode on: in the first there is nothing to be read.
+Training is the method's own `train`, stopped after some steps by the run that it is given. An evaluation plays the tasks of
+all splits as one batch where the policy does, and is timed from its third episode on: in the first there is nothing to be
+read, and the second meets each length of a window for the first time. Of a long second episode only a while is played.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from benchmarks.gpu.inputs import inputs_of
 from recollect.common.contract import Policy, facts_of
 from recollect.common.work import shape_of
 from recollect.environments import registry
-from recollect.evaluation.in_context import Moment, play_in_context
+from recollect.evaluation.in_context import Moment, batches_of, play_in_context
 from recollect.evaluation.speed import Clock
 from recollect.radt import work
 from recollect.radt.embedding import load_embedder
@@ -101,23 +102,28 @@ def learning(case: Case) -> Subject:
 
 
 def acting_rate(case: Case) -> float:
-    """Environment steps per second of all tasks of a split together, from the second episode on."""
-    settings, begun, count = case.settings, 0.0, 0
+    """Environment steps per second of the first batch of an evaluation, from the third episode on, or from so far in the
+    second as is timed.
+    """
+    policy, environment = _policy(case), case.settings.environment
+    second, begun, count = 0.0, 0.0, 0
 
     def watch(moment: Moment) -> None:
-        nonlocal begun, count
-        now = time.perf_counter()
+        nonlocal second, begun, count
+        now, episode = time.perf_counter(), moment.episode_B.min()
         if begun:
             count += int(moment.playing_B.sum())
             if now - begun > case.seconds:
                 raise Enough
-        elif moment.episode_B.min() >= 1:
-            begun = now
+        elif episode >= 1:
+            second = second or now
+            if episode >= 2 or now - second > case.seconds:
+                begun = now
 
-    environment = settings.environment
-    tasks = registry.tasks(environment.world, environment.options, environment.evaluation.splits[0])
+    batch = next(iter(batches_of(policy, environment)))
+    tasks = [task for tasks in batch.values() for task in tasks]
     with suppress(Enough):
-        play_in_context(_policy(case), environment, tasks, seed=0, watch=watch)
+        play_in_context(policy, environment, tasks, seed=0, watch=watch)
     return count / (time.perf_counter() - begun)
 
 

@@ -20,7 +20,7 @@ from recollect.settings.errors import UserError
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # benchmarks is no part of the package
 
-from benchmarks.gpu import __main__, case, lines, one_line, speeds, table  # noqa: E402
+from benchmarks.gpu import __main__, case, lines, one_line, speeds, supervised, table  # noqa: E402
 from benchmarks.gpu.case import Case, NoSuchSetting, Part, Subject  # noqa: E402
 from benchmarks.gpu.lines import AS_SET, COLUMNS, LINES, Line, Variant  # noqa: E402
 from benchmarks.gpu.one_line import Row  # noqa: E402
@@ -41,6 +41,29 @@ def test_a_line_of_training_is_timed_and_agrees_with_the_cpu_that_it_runs_on() -
     assert all(row.rate and row.rate > 0 and row.flop > 0 for row in rows)
     assert all(row.difference == 0 and row.within for row in rows[3:])  # each once more when it was compared
     assert set(jobs["train"]) == {"update", "acting"}
+
+
+@pytest.mark.parametrize(("seconds", "begun"), [(50.0, 20), (3.0, 14)])
+@pytest.mark.parametrize(("joins", "rows"), [(True, 100), (False, 20)])
+def test_an_evaluation_is_timed_as_it_is_played_and_not_from_its_first_episodes(
+    joins: bool, rows: int, seconds: float, begun: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Episodes of ten steps of a second: from the third on, or from so far in the second as is timed."""
+    clock = SimpleNamespace(now=1.0)
+    played: list[int] = []
+
+    def play(policy: Any, environment: Any, tasks: list[Any], *, seed: int, watch: Any) -> None:
+        everyone = np.ones(len(tasks), bool)
+        for step in range(400):
+            clock.now += 1
+            played.append(len(tasks))
+            watch(SimpleNamespace(playing_B=everyone, episode_B=everyone * (step // 10)))
+
+    monkeypatch.setattr(supervised, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(supervised, "play_in_context", play)
+    monkeypatch.setattr(supervised, "_policy", lambda case: SimpleNamespace(joins_splits=joins))
+    assert supervised.acting_rate(Case("paper", lines.ROOM, "ad", "cpu", tmp_path, seconds=seconds)) == rows
+    assert set(played) == {rows} and len(played) == begun + 1 + seconds + 1
 
 
 @pytest.mark.parametrize("name", LINES)

@@ -125,6 +125,30 @@ def test_a_training_step_of_radt_waits_for_its_exact_search_alone(tmp_path: Path
     }  # whether it ended in a tie, and what was tied
 
 
+@pytest.mark.parametrize(
+    ("method", "changes", "waits"),
+    [
+        ("ad", {"network.padding": "attended", "acting_dropout": "true"}, ["select_actions"]),
+        ("radt", {"network.padding": "counted", "retrieve_every": 1}, ["retrieve", "select_actions"]),
+    ],
+)
+def test_a_step_of_acting_waits_for_what_is_read_and_for_actions(
+    method: str, changes: dict[str, object], waits: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    with PretendGpu() as gpu:
+        play = supervised.play_in_context
+
+        def watched(*args: Any, watch: Any, **more: Any) -> None:
+            play(*args, watch=lambda moment: seen.append(len(gpu.waits)), **more)
+
+        monkeypatch.setattr(supervised, "play_in_context", watched)
+        supervised.acting_rate(case("dark_room_10x10", method, tmp_path, changes=changes))
+    for step in (3, 4, 5):  # of the second episode, whose end and beginning ask more
+        at = len(seen) // 3 + step
+        assert [where.split(":")[-1] for _, where in gpu.waits[seen[at] : seen[at + 1]]] == waits
+
+
 def test_an_update_of_ppo_never_waits(tmp_path: Path) -> None:
     with PretendGpu() as gpu:
         of = case("mini_grid_MemoryS7", "ppo_lstm", tmp_path)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
+from torch import nn
+
+Network = TypeVar("Network", bound=nn.Module)
 
 Precision = Literal["auto", "float32", "bfloat16"]
 """``auto``: bfloat16 on a GPU, float32 on a CPU."""
@@ -25,6 +29,20 @@ def autocast(precision: Precision, device: torch.device | str) -> AbstractContex
     if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
     return nullcontext()
+
+
+def rounded_once(network: Network, precision: Precision, device: torch.device | str) -> Network:
+    """A network that will not learn, for use inside `autocast`: a copy whose linear layers lie in bfloat16 if products do.
+
+    `autocast` rounds weights anew at every call, to the same numbers. In float32: the network itself.
+    """
+    if not in_bfloat16(precision, device):
+        return network
+    rounded = copy.deepcopy(network).requires_grad_(False)
+    for layer in rounded.modules():
+        if isinstance(layer, nn.Linear):
+            layer.to(torch.bfloat16)
+    return rounded
 
 
 @contextmanager

@@ -271,7 +271,9 @@ class Transformer(nn.Module):
             if context is not None:
                 keys_values = self.context_keys(context.tokens_BSD)
                 read = ReadContext(keys_values, context.attend_B11S, context.factor_B11)
-        real_BT = None if mask_BT is None or bool(mask_BT.all()) else mask_BT.to(x_BTD.device)
+        real_BT = _needed(mask_BT)
+        if real_BT is not None:
+            real_BT = real_BT.to(x_BTD.device)
         attend = None if real_BT is None else causal(x_BTD, real_BT)
         h_BTD = x_BTD
         for layer, block in enumerate(self.layers()):

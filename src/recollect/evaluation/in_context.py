@@ -152,10 +152,7 @@ def evaluate(
     """
     frames = []
     scoring = scoring or Scoring()
-    splits = list(environment.evaluation.splits)
-    together = [splits] if getattr(policy, "joins_splits", False) else [[split] for split in splits]
-    for played in together:
-        tasks_of = {split: registry.tasks(environment.world, environment.options, split) for split in played}
+    for tasks_of in batches_of(policy, environment):
         returns_RE = returns_of(policy, environment, tasks_of, seed=seed, progress=progress, scoring=scoring)
         for split, tasks in tasks_of.items():
             returns_TE, returns_RE = returns_RE[: len(tasks)], returns_RE[len(tasks) :]
@@ -167,6 +164,15 @@ def evaluate(
             for metric, value_TE in {"return": returns_TE, **normalised(returns_TE, tasks)}.items():
                 frames.append(scores_frame(**known, metric=metric, value=value_TE))
     return concat_scores(frames)
+
+
+def batches_of(policy: Policy, environment: EnvironmentSettings) -> list[dict[str, list[Task]]]:
+    """The batches that an evaluation plays one after another: of each, split -> tasks, split after split."""
+    splits = environment.evaluation.splits
+    tasks_of = {split: registry.tasks(environment.world, environment.options, split) for split in splits}
+    if getattr(policy, "joins_splits", False):
+        return [tasks_of]
+    return [{split: tasks} for split, tasks in tasks_of.items()]
 
 
 def returns_of(

@@ -23,7 +23,7 @@ from recollect.common.attention import ReadContext
 from recollect.common.batched_policy import BatchedPolicy
 from recollect.common.cache import KeyValueCache
 from recollect.common.draws import categorical_from_weights, uniform
-from recollect.common.precision import Precision, autocast, in_bfloat16
+from recollect.common.precision import Precision, autocast, in_bfloat16, rounded_once
 from recollect.common.transfer import sent
 from recollect.common.weights import arrays_of
 from recollect.environments.base import Task
@@ -47,7 +47,7 @@ def select_actions(logits_BA: Tensor, uniform_B: np.ndarray, selection: ActionSe
         selection: `greedy`; `sample` from the softmax; `top_half` (RA-DT 3.6): keep logits strictly above their median
             (for five actions the best two), sample from the softmax of those.
     """
-    logits = logits_BA.double().cpu().numpy()
+    logits = logits_BA.cpu().double().numpy()
     if selection == "greedy":
         return logits.argmax(1)
     weights = np.exp(logits - logits.max(1, keepdims=True))
@@ -109,6 +109,7 @@ class InContextPolicy(BatchedPolicy):
 
     def start(self, seeds_B: np.ndarray, horizon: int = 0, episodes: int = 1) -> None:
         size, device = len(seeds_B), self.device
+        self.computing = rounded_once(self.network, self.precision, device)  # its weights stay while it plays
         s = self.network.settings
         dtype = torch.int64 if s.observation_embedding == "one_hot" else torch.float32
         self.observation = torch.zeros(size, horizon, s.observation_size, dtype=dtype, device=device)
@@ -151,7 +152,7 @@ class InContextPolicy(BatchedPolicy):
         if going.any():
             reward_N = np.asarray(reward_B)[going]
             scaled_N = reward_N.astype(np.float32) / np.float32(self.reward_scale)
-            self.put(self.reward, going, scaled_N)
+            self.put(self.reward, self.places(going), scaled_N)
             self.target_B[going] -= reward_N
             self.step_B[going] += 1
         if ended.any():
@@ -161,19 +162,23 @@ class InContextPolicy(BatchedPolicy):
         if begun.any():
             self.action[sent(begun, self.device)] = self.no_action
             self.target_B[begun] = self.target_returns(begun)
-        every = np.ones(len(self.seeds_B), bool)
-        self.put(self.observation, every, np.asarray(observation_BD))
-        self.put(self.aim, every, (self.target_B / self.reward_scale).astype(np.float32))
+        now = self.places()
+        self.put(self.observation, now, np.asarray(observation_BD))
+        self.put(self.aim, now, (self.target_B / self.reward_scale).astype(np.float32))
         action_B = self.choose(self.logits())
         known_B = np.where(self.own_BA, action_B, self.no_action).astype(action_B.dtype)
-        self.put(self.action, every, known_B)
+        self.put(self.action, now, known_B)
         return action_B
 
-    def put(self, table_BT: Tensor, mask_B: np.ndarray, values_N: np.ndarray) -> None:
-        """Write the present step of the rows of a mask."""
-        rows = sent(np.flatnonzero(mask_B), self.device)
-        step_N = sent(self.step_B[mask_B], self.device)
-        table_BT[rows, step_N] = sent(values_N, self.device).to(table_BT.dtype)
+    def places(self, mask_B: np.ndarray | None = None) -> tuple[Tensor, Tensor]:
+        """The rows of a mask (None: all) and their present steps, int64 [N] each, which go to the device as one array."""
+        rows = np.arange(len(self.step_B)) if mask_B is None else np.flatnonzero(mask_B)
+        row_N, step_N = sent(np.stack([rows, self.step_B[rows]]), self.device).unbind()
+        return row_N, step_N
+
+    def put(self, table_BT: Tensor, places: tuple[Tensor, Tensor], values_N: np.ndarray) -> None:
+        """Write what rows have at their steps; see `places`."""
+        table_BT[places] = sent(torch.as_tensor(values_N).to(table_BT.dtype), self.device)
 
     def choose(self, logits_BA: Tensor) -> np.ndarray:
         """Actions: int64 [B], or float32 [B, A]."""
@@ -201,22 +206,23 @@ class InContextPolicy(BatchedPolicy):
         normal = torch.special.ndtri(torch.from_numpy(chance)).numpy()
         return np.round(self.returns.target_mean + self.returns.target_std * normal)
 
-    def window(self, steps: int, rows_B: np.ndarray | None = None) -> Experience:
-        """The last steps of every row's current episode (of the rows of a mask, if given), left padded."""
-        rows = np.arange(len(self.step_B)) if rows_B is None else np.flatnonzero(rows_B)
-        step_B = self.step_B[rows]
-        longest = min(int(step_B.max()) + 1, steps)
-        until_now_T = np.arange(1 - longest, 1)
-        at_BT = sent(step_B[:, None] + until_now_T, self.device)
-        now_B = sent(step_B, self.device)
-        return self.steps_of(at_BT, now_B=now_B, rows=sent(rows, self.device))
+    def window(self, steps: int, rows_B: np.ndarray | None = None, *, padded: bool = False) -> Experience:
+        """The last steps of every row's current episode (of the rows of a mask, if given), left padded to the longest row's,
+        or to all steps.
+        """
+        step_B = self.step_B if rows_B is None else self.step_B[rows_B]
+        longest = steps if padded else min(int(step_B.max()) + 1, steps)
+        rows, now_B = self.places(rows_B)
+        until_now_T = torch.arange(1 - longest, 1, device=self.device)
+        return self.steps_of(now_B[:, None] + until_now_T, now_B=now_B, rows=rows)
 
     def act_on(self, window: Experience, read: ReadContext | None = None) -> Tensor:
         """Action logits for the last step of windows that are encoded whole; see `DecisionTransformer.act`."""
         if self.acting_dropout:  # drawn for all rows at once, by the first one's seed and place
             place = (int(self.seeds_B[0]), int(self.episode_B[0]), int(self.step_B[0]))
-            self.network.reseed_dropout(seed_of("acting dropout", *place))
-        return self.network.act(window, read=read, dropout=self.acting_dropout)
+            self.computing.reseed_dropout(seed_of("acting dropout", *place))
+        whole = window.mask.shape[1] <= int(self.step_B.min()) + 1  # known here, so that nobody asks the device
+        return self.computing.act(window, read=read, dropout=self.acting_dropout, whole=whole)
 
     def now(self) -> Experience:
         """The previous step of every row's episode (padding where there is none) and the present one, for `CachedSteps`."""

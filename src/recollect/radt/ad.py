@@ -68,7 +68,7 @@ class DistillationPolicy(InContextPolicy):
         self.cached: CachedSteps | None = None
         self.before: Experience | None = None  # each row's last complete episode, where it is encoded with every step
         if self.network.goes_on and self.context >= self.horizon:  # else steps leave the window, as in training
-            self.cached = CachedSteps(self.network, rows, 2 * self.horizon, self.cache_dtype)
+            self.cached = CachedSteps(self.computing, rows, 2 * self.horizon, self.cache_dtype)
         else:
             nothing_BT = torch.full((rows, self.horizon), -1, device=self.device)
             self.before = self.steps_of(nothing_BT, now_B=None)
@@ -104,7 +104,9 @@ class DistillationPolicy(InContextPolicy):
         if self.cached is not None:
             return self.cached.append_now(self.now())
         assert self.before is not None
-        both = self.before.joined(self.window(self.horizon))
+        # What is read like experience stands in the window at once: it need not be put in front at each step.
+        padded = self.network.settings.padding == "attended"
+        both = self.before.joined(self.window(self.horizon, padded=padded))
         return self.act_on(both.last(2 * self.context))
 
 

@@ -175,7 +175,7 @@ class ExperienceEmbedding(nn.Module):
         """State embedding [B, T, D]."""
         kind = self.settings.observation_embedding
         if kind == "linear":
-            return self.observation(observation_BTD.to(self.reward.weight.dtype))
+            return self.observation(observation_BTD.to(self.norm.weight.dtype))
         if kind == "binned":
             bin_BTD = ((observation_BTD - self.observation_low) * self.observation_scale).round()
             observation_BTD = torch.minimum(bin_BTD.clamp_(min=0), self.observation_steps)
@@ -354,14 +354,16 @@ class DecisionTransformer(nn.Module):
         *,
         read: ReadContext | None = None,
         dropout: bool = False,
+        whole: bool = False,
     ) -> Tensor:
         """Action logits [B, A] (or see `ContinuousHead`) at the last timestep.
 
         The same as ``forward(...)[0][:, -1]``, but only what that needs is computed. `read`: the context as a cache keeps
-        it, in the place of `context` and `has_context_B`. `dropout`: see `Transformer.last`.
+        it, in the place of `context` and `has_context_B`. `dropout`: see `Transformer.last`. `whole`: no step is padding.
         """
         tokens_BND, mask_BN = self.until_action(window)
         reading = self.reading(context, has_context_B)
+        mask_BN = None if whole else mask_BN
         hidden_BD = self.transformer.last(tokens_BND, mask_BT=mask_BN, **reading, read=read, dropout=dropout)
         return self.action_head(hidden_BD)
 
@@ -379,10 +381,7 @@ class DecisionTransformer(nn.Module):
         tokens_BND, mask_BN = self.until_action(window)
         reading = self.reading(context, has_context_B)
         _, maps = self.transformer(tokens_BND, mask_BT=mask_BN, return_attention=True, **reading)
-        layers_BS = []
-        for map_BHTS in maps.cross_BHTS:
-            if map_BHTS is not None:
-                layers_BS.append(map_BHTS[:, :, -1].mean(1))
+        layers_BS = [map_BHTS[:, :, -1].mean(1) for map_BHTS in maps.cross_BHTS if map_BHTS is not None]
         if not layers_BS:
             return tokens_BND.new_zeros(rows, layers, steps, per_step)
         has_context_B11 = has_context_B.to(tokens_BND.device)[:, None, None]

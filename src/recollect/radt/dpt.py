@@ -74,7 +74,7 @@ class QueryPolicy(InContextPolicy):
         self.context: int = settings.method.hyperparameters.context
 
     def begin(self, rows: int) -> None:
-        self.cached = CachedSteps(self.network, rows, min(self.context, self.horizon) + 2, self.cache_dtype)
+        self.cached = CachedSteps(self.computing, rows, min(self.context, self.horizon) + 2, self.cache_dtype)
 
     def forget(self, mask_B: np.ndarray) -> None:
         self.cached.clear(mask_B)
@@ -93,9 +93,9 @@ class QueryPolicy(InContextPolicy):
 
     def logits(self) -> Tensor:
         cache = self.cached.cache
-        query_B1D = query_tokens(self.network, self.window(1), cache.lengths_B)
+        query_B1D = query_tokens(self.computing, self.window(1), cache.lengths_B)
         hidden_BD = cache.peek(query_B1D[:, 0])
-        return self.network.action_head(hidden_BD)
+        return self.computing.action_head(hidden_BD)
 
 
 def with_separator(context: Experience, *, merged: bool) -> Experience:

@@ -257,7 +257,7 @@ class DecisionTransformerPolicy(InContextPolicy):
         self.cached: CachedSteps | None = None
         # Where the whole episode fits the window nothing ever leaves it, and cached steps are exact.
         if self.context >= self.horizon and self.network.goes_on:
-            self.cached = CachedSteps(self.network, rows, self.horizon, self.cache_dtype)
+            self.cached = CachedSteps(self.computing, rows, self.horizon, self.cache_dtype)
 
     def forget(self, mask_B: np.ndarray) -> None:
         if self.cached is not None:

@@ -11,7 +11,9 @@ a quarter of the work).
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -19,7 +21,7 @@ from torch import Tensor
 
 from recollect.common.frozen_hopfield import FrozenHopfield, LookupHopfield
 from recollect.common.language_models import LanguageModel
-from recollect.common.precision import Precision, autocast
+from recollect.common.precision import Precision, autocast, rounded_once
 from recollect.radt.actions import NONE
 from recollect.radt.decision_transformer import DecisionTransformer, bins_of
 from recollect.radt.experience import Experience
@@ -96,8 +98,13 @@ class DomainSpecificEmbedder(Embedder):
         if network.settings.tokens == "merged":
             self.tokens = ("s",)
 
+    @cached_property
+    def computing(self) -> DecisionTransformer:
+        """The network as `keys` computes with it."""
+        return rounded_once(self.network, self.precision, self.network.action_head.weight.device)
+
     def hidden(self, window: Experience) -> Tensor:
-        return self.network.hidden(window)
+        return self.computing.hidden(window)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {f"network/{name}": value.cpu().numpy() for name, value in self.network.state_dict().items()}
@@ -146,6 +153,13 @@ class DomainAgnosticEmbedder(Embedder):
         if observation_values:
             self.state_table = LookupHopfield(self.hopfields["s"], observation_values)
 
+    @cached_property
+    def computing(self) -> LanguageModel:
+        """The language model as `keys` computes with it."""
+        model = copy.copy(self.model)
+        model.model = rounded_once(model.model, self.precision, model.embeddings.device)
+        return model
+
     def hidden(self, window: Experience) -> Tensor:
         returns, memory = self.returns, self.memory
         asked = window.mask.shape[1]
@@ -169,12 +183,12 @@ class DomainAgnosticEmbedder(Embedder):
         steps, per_step = tokens_BTKD.shape[1:3]
         if memory.padding == "counted":
             mask_BN = window.mask.repeat_interleave(per_step, 1)
-            hidden_BND = self.model.forward(tokens_BTKD.flatten(1, 2), mask_BN)
+            hidden_BND = self.computing.forward(tokens_BTKD.flatten(1, 2), mask_BN)
             return hidden_BND.unflatten(1, (steps, per_step))[:, -asked:]
         # Real steps first: the language model counts positions from its first token, and padding must not shift them.
         order_BT = window.mask.logical_not().to(torch.int8).argsort(dim=1, stable=True)
         mask_BN = window.mask.take_along_dim(order_BT, 1).repeat_interleave(per_step, 1)
         tokens_BTKD = tokens_BTKD.take_along_dim(order_BT[:, :, None, None], 1)
-        hidden_BND = self.model.forward(tokens_BTKD.flatten(1, 2), mask_BN)
+        hidden_BND = self.computing.forward(tokens_BTKD.flatten(1, 2), mask_BN)
         back_BT = order_BT.argsort(1)
         return hidden_BND.unflatten(1, (steps, per_step)).take_along_dim(back_BT[:, :, None, None], 1)

@@ -133,12 +133,11 @@ class Hits:
     def select(self, queries: Tensor) -> Hits:
         return Hits(**{name: getattr(self, name)[queries] for name in self.__dataclass_fields__})
 
-    def differ(self, rows: Tensor, found: Hits) -> Tensor:
-        """Whether what new queries of these rows found stands elsewhere in the episode log than what they had: bool [B]."""
-        other_BK = self.found_BK[rows] != found.found_BK
+    def differ(self, found: Hits) -> Tensor:
+        """Whether what new queries of the same rows found stands elsewhere in the episode log: bool [B]."""
+        other_BK = self.found_BK != found.found_BK
         for name in ("owner_BK", "slot_BK", "first_BK", "end_BK"):
-            before_BK = getattr(self, name)[rows]
-            other_BK = other_BK | (before_BK != getattr(found, name))
+            other_BK = other_BK | (getattr(self, name) != getattr(found, name))
         return other_BK.any(1)
 
     def put(self, rows: Tensor, found: Hits) -> None:

@@ -160,7 +160,7 @@ class RetrievalPolicy(InContextPolicy):
             shown=self.demonstrations,
         )
         self.queries = SteppedQueries.of(self.embedder, rows, self.horizon, self.cache_dtype)
-        self.reading = CachedReading(self.network, rows, min(self.chosen.context, self.horizon), self.cache_dtype)
+        self.reading = CachedReading(self.computing, rows, min(self.chosen.context, self.horizon), self.cache_dtype)
         # What each row has found so far: nothing.
         self.acted = 0  # calls of `act`
         self.hits = Hits.nothing(rows, self.chosen.acting.select, self.device)  # of each row's last retrieval
@@ -202,14 +202,22 @@ class RetrievalPolicy(InContextPolicy):
 
     def retrieve(self, row_N: np.ndarray, query_BD: Tensor) -> None:
         rows = sent(row_N, self.device)
-        all_own = len(row_N) == len(self.seeds_B) and not self.chosen.acting.shared
+        every = len(row_N) == len(self.seeds_B)
+        all_own = every and not self.chosen.acting.shared
         hits = self.own.memory.search(query_BD, None if all_own else self.own.shelf(rows), self._chances(row_N))
         found_B = hits.found_BK.any(1)
-        other_B = self.hits.differ(rows, hits)
-        other_B = other_B | (self.has_context_B[rows] != found_B)
-        self.hits.put(rows, hits)
+        before, had_B = self.hits, self.has_context_B
+        if not every:
+            before, had_B = before.select(rows), had_B[rows]
+        other_B = before.differ(hits) | (had_B != found_B)
+        if every:
+            self.hits = hits
+        else:
+            self.hits.put(rows, hits)
         # Most rows find again what they already read: only the others' windows are gathered. Here the host waits, once.
         other_N = np.flatnonzero(other_B.cpu().numpy())
+        if not len(other_N):
+            return
         self.changed_B[row_N[other_N]] = True
         other = sent(other_N, self.device)
         changed = rows[other]
@@ -233,7 +241,9 @@ class RetrievalPolicy(InContextPolicy):
         if due_B.any() and self.own.memory.most:
             row_N = np.flatnonzero(due_B)
             if query_BD is None:
-                seen = self.window(self.chunks.context).select(sent(row_N, self.device))
+                seen = self.window(self.chunks.context)
+                if not due_B.all():
+                    seen = seen.select(sent(row_N, self.device))
                 if self.present_action == "zero":
                     seen.action[:, -1] = 0
                 self.retrieve(row_N, self.embedder.keys(seen))

@@ -10,7 +10,7 @@ import torch
 from test_radt import batch
 
 from recollect.common.contract import Inputs
-from recollect.radt import embedding
+from recollect.radt import acting, embedders, embedding
 from recollect.radt.episodic_memory import EpisodicSettings
 from recollect.radt.supervised import ExperienceStore
 
@@ -52,6 +52,29 @@ def test_acting_in_bfloat16_is_acting_up_to_rounding(tiny: Any, case: str) -> No
             assert cached.cache.layers[0].dtype == torch.bfloat16
     exact, rounded = found["float32"], found["bfloat16"]
     assert 0 < (rounded - exact).abs().max() < 0.05 * exact.abs().max()
+
+
+@pytest.mark.parametrize("padding", ["hidden", "counted"])
+@pytest.mark.parametrize("method", ["dt", "ad", "dpt", "radt"])
+def test_weights_that_are_rounded_once_say_the_same_bits(
+    tiny: Any, method: str, padding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if method == "dpt" and padding != "hidden":
+        pytest.skip("DPT has no such option")
+    room = tiny(tokens="interleaved")
+    both = {"acting_precision": "bfloat16", "optimisation": {"precision": "bfloat16"}}
+    said = []
+    for once in (True, False):
+        if not once:
+            for module in (acting, embedders):
+                monkeypatch.setattr(module, "rounded_once", lambda network, *_: network)
+        policy = room.policy(room.settings(method, **both, network={"padding": padding}), scale=1.0)
+        said.append(torch.stack(logits_of(policy, 30, 9)))
+        assert (policy.computing is policy.network) is not once
+        assert policy.network.action_head.weight.dtype == torch.float32
+        embedder = getattr(policy, "embedder", None)
+        assert embedder is None or next(embedder.network.parameters()).dtype == torch.float32
+    assert torch.equal(*said)
 
 
 def test_an_embedder_computes_keys_as_it_is_told(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
