@@ -73,7 +73,7 @@ class AgentHyperparameters(Frozen):
     )
     compile: bool = Field(
         False,
-        description="On GPUs the loss goes through torch.compile, where updates are CUDA graphs; no effect on CPUs.",
+        description="On GPUs the loss goes through torch.compile, where updates are CUDA graphs; no effect on CPUs, or on a GRU.",
     )
     tf32: bool = Field(
         True, description="On GPUs, other products take TF32, of float32's range and ten bits. Code: float32."

@@ -42,7 +42,7 @@ class PopArt(RunningMoments):
         self.bias.copy_((deviation_G * self.bias + mean_G - self.mean) / new_G)
 
     def _learns_nothing(self, mask_BT: Tensor) -> bool:
-        """Whether nothing is real. A GPU is not asked, as that is to wait for it, nor where other devices wait for what this one adds."""
+        """Whether nothing is real. To ask a GPU is to wait for it, and other devices wait for what this one adds: then False."""
         return self.share.alone and mask_BT.device.type == "cpu" and not mask_BT.any()
 
     def normalise(self, target_G: Tensor) -> Tensor:

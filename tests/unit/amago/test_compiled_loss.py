@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,9 @@ from torch.nn import functional
 
 from recollect.amago import amago, amago_multi_task, compiled_loss, update_graphs
 from recollect.amago.compiled_loss import CompiledLoss
-from recollect.amago.network import WorldShape
 from recollect.amago.popart import PopArt
 from recollect.amago.share import Beforehand
 from recollect.amago.terms import Draws
-from recollect.amago.timestep_encoders import StepShape
 from recollect.common.cpu.dropout import Dropout
 from recollect.common.cuda_graphs import WARM_UP
 
@@ -145,75 +144,82 @@ def test_recurrent_layers_and_a_cpu_compile_nothing(gpu: PretendGpu, calls: list
 
 # ---- with a compiler: on the path of a GPU, which asks nothing, and draws with its own dropout
 
-IMAGES = WorldShape(StepShape(vector=0, kind="discrete", actions=4, horizon=12, image=(3, 9, 9)))
 
-
-def as_on_a_gpu(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PopArt, "_learns_nothing", lambda self, mask: False)
     monkeypatch.setattr(Dropout, "__call__", lambda self, x, p: functional.dropout(x, p))
     monkeypatch.setattr(Dropout, "add", lambda self, x, y, p: x + functional.dropout(y, p))
 
 
-def halved(made: Any) -> None:
-    """Products of the sequence model in bfloat16, as on a GPU."""
-    made.network.precision = made.network.trajectory_encoder.attention_precision = "bfloat16"
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 @pytest.mark.parametrize(
-    ("module", "changes", "rounding"),
+    ("module", "changes", "rounding", "whole"),
     [
-        (amago, {}, 1e-4),
-        (amago, {"sequence": {**TWO_LAYERS, "dropout": 0.1, "window": 2, "positions": "rotary"}}, None),
-        (amago, {"precision": "bfloat16"}, 5e-2),
-        (amago, {"sequence": {**TWO_LAYERS, "kind": "ff"}, "popart": False, "fake_filter": True}, 1e-4),
-        (amago_multi_task, {"filter": "exp", "online_coefficient": 1.0}, 1e-4),
-        (amago_multi_task, {"filter": "exp", "labels": "hl_gauss"}, 1e-4),
+        (amago, {"head": [8]}, 1e-4, True),
+        (amago, {}, 1e-4, False),
+        (amago, {"sequence": {**TWO_LAYERS, "dropout": 0.1, "window": 2, "positions": "rotary"}}, None, False),
+        (amago, {"precision": "bfloat16"}, 5e-2, False),
+        (amago, {"sequence": {**TWO_LAYERS, "kind": "ff"}, "popart": False, "fake_filter": True}, 1e-4, False),
+        (amago_multi_task, {"filter": "exp", "online_coefficient": 1.0}, 1e-4, False),
+        (amago_multi_task, {"filter": "exp", "labels": "hl_gauss", "critic_loss": "regression"}, 1e-4, False),
     ],
 )
 def test_a_compiled_loss_gives_loss_metrics_statistics_and_gradients_up_to_rounding(
-    module: Any, changes: dict[str, Any], rounding: float | None, monkeypatch: pytest.MonkeyPatch
+    module: Any, changes: dict[str, Any], rounding: float | None, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one frame for each shape, without a graph break. With dropout (None) numbers are others."""
+    """In one frame for each shape, without a graph break. With dropout (None) numbers are others.
+
+    `whole`: down to compiled C++, which takes a minute; else as it is traced, with its gradients.
+    """
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
+    if not whole:
+        traced = partial(torch.compile, dynamic=False, backend="aot_eager")
+        monkeypatch.setattr(compiled_loss, "compiled", lambda function, device: traced(function))
     changes = {"sequence": TWO_LAYERS, **changes}
     plain, other = (agent_of(module, "cpu", **changes) for _ in range(2))
-    as_on_a_gpu(plain, monkeypatch)
+    as_on_a_gpu(monkeypatch)
     if changes.get("precision") == "bfloat16":
-        halved(plain), halved(other)
-    loss = CompiledLoss(other._loss, other.network, CPU)
-    for length in (6, 9):
-        batch = random_batch(lengths=(4, length, 2))
-        found = []
         for made in (plain, other):
-            made.network.train()
-            generator = torch.Generator().manual_seed(1)
-            actions = Beforehand(generator, CPU)
-            draws = Draws(torch.randint(3, (2, 3, length - 1, 3), generator=torch.Generator().manual_seed(0)), actions)
-            window = made._window(batch)
-            before = {name: value.clone() for name, value in made.network.state_dict().items()}
-            made._loss(window, draws, True)  # tells what is drawn
-            made.network.load_state_dict(before)
-            actions.settle()
-            if made is other:
-                assert loss.is_ready(window, draws)
-                assert all(torch.equal(value, before[name]) for name, value in made.network.state_dict().items())
-            actions.renew(torch.Generator().manual_seed(2))
-            value, metrics = (loss if made is other else made._loss)(window, draws, True)
-            made.optimiser.backward(value)
-            found.append((value, metrics, made))
-        (value, metrics, _), (value_2, metrics_2, _) = found
+            made.network.precision = made.network.trajectory_encoder.attention_precision = "bfloat16"
+    loss = CompiledLoss(other._loss, other.network, CPU)
+    lengths = (6,) if whole else (6, 9)
+    for length in lengths:
+        batch = random_batch(lengths=(4, length, 2))
+        value, metrics = found_of(plain, plain._loss, batch)
+        value_2, metrics_2 = found_of(other, loss, batch)
         assert list(metrics_2) == list(metrics) and bool(torch.isfinite(value_2))
-        if rounding is not None:
-            near = {"rtol": rounding, "atol": rounding}
-            torch.testing.assert_close(value_2, value, **near)
-            torch.testing.assert_close(metrics_2, metrics, **near, check_dtype=False)
-            for name, weight in plain.network.named_parameters():
-                torch.testing.assert_close(other.network.get_parameter(name).grad, weight.grad, **near)
-            for name, buffer in plain.network.named_buffers():
-                torch.testing.assert_close(other.network.get_buffer(name), buffer, **near)
+        if rounding is None:
+            continue
+        near = {"rtol": rounding, "atol": rounding}
+        torch.testing.assert_close(value_2, value, **near)
+        torch.testing.assert_close(metrics_2, metrics, **near)
+        for name, weight in plain.network.named_parameters():
+            torch.testing.assert_close(other.network.get_parameter(name).grad, weight.grad, **near)
+        for name, buffer in plain.network.named_buffers():
+            torch.testing.assert_close(other.network.get_buffer(name), buffer, **near)
     frames = torch._dynamo.utils.counters["frames"]
-    assert frames["total"] == frames["ok"] == 2 + 1, frames  # and what is tried first: whether there is a compiler
+    assert frames["total"] == frames["ok"] == len(lengths) + whole, frames  # whether there is a compiler is tried, too
     assert not torch._dynamo.utils.counters["graph_break"]
+
+
+def found_of(made: Any, loss: Any, batch: Any) -> Found:
+    """Loss and metrics of a batch, with draws as a graph has them; the gradients stand in the network."""
+    made.network.train()
+    B, L = batch.mask_BT.shape
+    index_KBTG = torch.randint(3, (2, B, L - 1, 3), generator=torch.Generator().manual_seed(0))
+    actions = Beforehand(torch.Generator().manual_seed(1), CPU)
+    window, draws = made._window(batch), Draws(index_KBTG, actions)
+    before = {name: value.clone() for name, value in made.network.state_dict().items()}
+    made._loss(window, draws, True)  # tells what is drawn
+    made.network.load_state_dict(before)
+    actions.settle()
+    if isinstance(loss, CompiledLoss):
+        assert loss.is_ready(window, draws)
+        assert all(torch.equal(value, before[name]) for name, value in made.network.state_dict().items())
+    actions.renew(torch.Generator().manual_seed(2))
+    actions.again()
+    value, metrics = loss(window, draws, True)
+    made.optimiser.backward(value)
+    return value, metrics
