@@ -6,7 +6,7 @@ another shape launches its kernels one by one, as all updates do without graphs.
 
 What the host gives an update is copied to where the graph reads it: the batch, what the loss draws, and the step size. Dropout
 comes from the device's generator, which is seeded in front of each update. Metrics that are looked at once an epoch are in
-every graph, as they cost less than a graph of their own.
+every graph, as they cost less than a graph of their own. The loss in a graph may be a compiled one (`compiled_loss`).
 """
 
 from __future__ import annotations

@@ -223,3 +223,25 @@ def found_of(made: Any, loss: Any, batch: Any) -> Found:
     value, metrics = loss(window, draws, True)
     made.optimiser.backward(value)
     return value, metrics
+
+
+# ---- on a real GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("module", [amago, amago_multi_task])
+def test_on_a_gpu_graphs_of_a_compiled_loss_make_the_updates_that_are_made_without(
+    module: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    changes = {"precision": "float32", "tf32": False, "filter": "exp"}
+    expected = updated(agent_of(module, "cuda", cuda_graphs=False, **changes), (6, 9))
+    made = agent_of(module, "cuda", compile=True, **changes)
+    found = updated(made, (6, 9))
+    assert not caplog.records and made.graphs.quick is not None and len(made.graphs._updates) == 2
+    for one, other in zip(found[0], expected[0], strict=True):
+        assert one.keys() == other.keys()
+        np.testing.assert_allclose([one[name] for name in other], list(other.values()), rtol=1e-2, atol=1e-3)
+    for name, array in expected[1].items():
+        np.testing.assert_allclose(found[1][name], array, rtol=1e-2, atol=1e-3, err_msg=name)
