@@ -77,7 +77,7 @@ AMAGO = ways(
     {"tf32": "false", "cuda_graphs": "false"},
     bf16=Variant({"precision": BF16, "cuda_graphs": "false"}, BF16),
     TF32=in_tf32({"precision": "float32", "tf32": "true", "cuda_graphs": "false"}),
-    graph=Variant({"precision": BF16, "cuda_graphs": "true"}, BF16),
+    graph=Variant({"precision": BF16, "cuda_graphs": "true"}, BF16, optional={"compile": "false"}),
 )
 FROZEN = ways(
     LANGUAGE,
@@ -155,7 +155,7 @@ T_MAZES = {
 
 
 def amago(what: str, env: str, quick: str, weight: float) -> Line:
-    method, small = "amago_transformer", {"batch_size": 1, "actors": 1, "sequence.dropout": 0}
+    method, small = "amago_transformer", {"batch_size": 1, "actors": 1, "sequence.dropout": 0, "compile": "false"}
     return Line(f"AMAGO, {what} steps", "amago.learning", env, method, (quick, method), AMAGO, small, weight=weight)
 
 

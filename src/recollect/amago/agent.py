@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from recollect.amago.batch import Batch
+from recollect.amago.compiled_loss import CompiledLoss
 from recollect.amago.hyperparameters import AgentHyperparameters, AmagoHyperparameters
-from recollect.amago.network import Network, WorldShape, world_shape
+from recollect.amago.network import Network, Window, WorldShape, world_shape
 from recollect.amago.policy import AmagoPolicy
 from recollect.amago.policy_distributions import Distribution, make_distribution
 from recollect.amago.share import ALONE, Share, SharedAdam
 from recollect.amago.terms import Draws, Heads
-from recollect.amago.update_graphs import UpdateGraphs, hindrance
+from recollect.amago.update_graphs import Quick, UpdateGraphs, hindrance
 from recollect.common.contract import Inputs
 from recollect.common.optimiser import Adam
 from recollect.common.polyak import follow
@@ -91,7 +92,17 @@ class Agent:
             log.debug("updates are no CUDA graphs: %s", why)
             return None
         self.optimiser.rate = torch.zeros((), device=self.device)
-        return UpdateGraphs(self._computed, self.device)
+        return UpdateGraphs(self._computed, self.device, self._quick())
+
+    def _quick(self) -> Quick | None:
+        """Updates with a compiled loss, where that is wanted; torch.compile takes no recurrent layers."""
+        if not self.hp.compile or self.hp.sequence.kind == "gru":
+            return None
+        loss = CompiledLoss(self._loss, self.network, self.device)
+        return Quick(
+            lambda batch, draws: loss.is_ready(self._window(batch), draws),
+            lambda batch, draws, further: self._learned(loss(self._window(batch), draws, further)),
+        )
 
     def policy(self) -> AmagoPolicy:
         return AmagoPolicy(self.network, self.distribution, self.hp, self.device)
@@ -114,11 +125,19 @@ class Agent:
             metrics["learning_rate"] = torch.tensor(self.optimiser.lr, dtype=torch.float64)
         return metrics
 
+    def _window(self, batch: Batch) -> Window:
+        return self.network.window(batch, self.hp.reward_multiplier, self.device)
+
+    def _loss(self, window: Window, draws: Draws, further: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.loss(self.network, self.target, window, draws, self.hp, self.distribution, further=further)
+
     def _computed(self, batch: Batch, draws: Draws, further: bool) -> dict[str, Tensor]:
         """The update itself: of the host it takes `draws`, and asks the device for nothing."""
-        network, hp = self.network, self.hp
-        window = network.window(batch, hp.reward_multiplier, self.device)
-        loss, metrics = self.loss(network, self.target, window, draws, hp, self.distribution, further=further)
+        return self._learned(self._loss(self._window(batch), draws, further))
+
+    def _learned(self, found: tuple[Tensor, dict[str, Tensor]]) -> dict[str, Tensor]:
+        """What follows a loss: the optimiser's step and that of the targets. Its metrics, and one more."""
+        (loss, metrics), hp = found, self.hp
         norm = self.optimiser.backward(loss, clip=hp.gradient_clip)
         if hp.targets_first:
             follow(self.targets, self.followed, hp.polyak)

@@ -63,7 +63,13 @@ class Hyperparameters(AmagoHyperparameters):
         return ValueBins(*self.returns, self.bins, space=self.bin_space, labels=self.labels)
 
 
-def make_network(hp: Hyperparameters, shape: WorldShape, *, seed: int) -> Network:
+class BinnedNetwork(Network):
+    """A network with the bins of its critics' values."""
+
+    bins: ValueBins
+
+
+def make_network(hp: Hyperparameters, shape: WorldShape, *, seed: int) -> BinnedNetwork:
     critics = ActionCritics(
         hp.sequence.width,
         hp.discounts,
@@ -72,7 +78,9 @@ def make_network(hp: Hyperparameters, shape: WorldShape, *, seed: int) -> Networ
         bins=hp.bins if hp.critic_loss == "bins" else None,
         **critic_options(hp, seed),
     )
-    return Network(hp, shape, critics, distribution_of(hp, shape).parameters, seed=seed)
+    network = BinnedNetwork(hp, shape, critics, distribution_of(hp, shape).parameters, seed=seed)
+    network.bins = hp.value_bins
+    return network
 
 
 def seen(action: Tensor, policy: Distribution) -> Tensor:
@@ -102,7 +110,7 @@ def differentiable(raw_BTGP: Tensor, policy: Distribution, draws: Numbers) -> Te
 
 
 def loss_of(
-    network: Network,
+    network: BinnedNetwork,
     target: Heads,
     window: Window,
     draws: Draws,
@@ -112,7 +120,7 @@ def loss_of(
     further: bool = False,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss (scalar) and metrics (`further`: all of them); PopArt's statistics move."""
-    popart, critics, bins = network.popart, network.critics, hp.value_bins
+    popart, critics, bins = network.popart, network.critics, network.bins
     binned = hp.critic_loss == "bins"
 
     def value(out: Tensor) -> Tensor:

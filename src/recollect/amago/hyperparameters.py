@@ -71,6 +71,10 @@ class AgentHyperparameters(Frozen):
         "attention",
         description="On GPUs, in bfloat16: nothing, the Transformer's attention (as released), or all its products.",
     )
+    compile: bool = Field(
+        False,
+        description="On GPUs the loss goes through torch.compile, where updates are CUDA graphs; no effect on CPUs, or on a GRU.",
+    )
     tf32: bool = Field(
         True, description="On GPUs, other products take TF32, of float32's range and ten bits. Code: float32."
     )

@@ -32,8 +32,7 @@ class PopArt(RunningMoments):
     @torch.no_grad()
     def update(self, target_BTG: Tensor, mask_BT: Tensor) -> None:
         """Take the real targets of a batch into the statistics, and keep all predictions where they are."""
-        # To ask a GPU is to wait for it, and other devices wait for what this one adds.
-        if not self.enabled or (self.share.alone and mask_BT.device.type == "cpu" and not mask_BT.any()):
+        if not self.enabled or self._learns_nothing(mask_BT):
             return
         mean_G = self.mean.clone()
         deviation_G = self.deviation
@@ -41,6 +40,10 @@ class PopArt(RunningMoments):
         new_G = self.deviation
         self.weight.mul_(deviation_G / new_G)
         self.bias.copy_((deviation_G * self.bias + mean_G - self.mean) / new_G)
+
+    def _learns_nothing(self, mask_BT: Tensor) -> bool:
+        """Whether nothing is real. To ask a GPU is to wait for it, and other devices wait for what this one adds: then False."""
+        return self.share.alone and mask_BT.device.type == "cpu" and not mask_BT.any()
 
     def normalise(self, target_G: Tensor) -> Tensor:
         """Returns [..., G] in normalised units."""

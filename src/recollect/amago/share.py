@@ -11,7 +11,7 @@ policy, where a row takes as many random numbers as it happens to need.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -115,41 +115,58 @@ class RowsOfDraws:
 Seeded = torch.Generator | RowsOfDraws
 
 
+class Ready:
+    """Random numbers that lie ready, in the order in which they are taken."""
+
+    def __init__(self, numbers: list[Tensor]) -> None:
+        self._unread = iter(numbers)
+
+    def take(self, shape: tuple[int, ...]) -> Tensor:
+        return next(self._unread)
+
+
 class Beforehand:
     """Random numbers of an update that is a CUDA graph, on the device: drawn in front of it, where it reads them.
 
     An update before that one draws as it goes, which tells what will be taken, and in which order.
+
+    Attributes:
+        kept: where an update reads them, once it is settled.
     """
 
     def __init__(self, draws: torch.Generator, device: torch.device) -> None:
         self.draws, self.device = draws, device
         self.shapes: list[tuple[int, ...]] = []  # of what was taken
-        self._kept: list[Tensor] = []
-        self._unread: Iterator[Tensor] | None = None
+        self.kept: list[Tensor] = []
+        self._ready: Ready | None = None
 
     def take(self, shape: tuple[int, ...]) -> Tensor:
-        if self._unread is not None:
-            return next(self._unread)
+        if self._ready is not None:
+            return self._ready.take(shape)
         self.shapes.append(shape)
         return sent(torch.rand(shape, generator=self.draws), self.device)
 
     def settle(self) -> None:
-        """From now on what is taken stands where `renew` draws it."""
-        self._kept = [torch.empty(shape, device=self.device) for shape in self.shapes]
-        self._unread = iter(self._kept)
+        """From now on what is taken stands where `renew` draws it; before that it is zeros."""
+        self.kept = [torch.zeros(shape, device=self.device) for shape in self.shapes]
+        self.again()
+
+    def again(self) -> None:
+        """The next one taken is the first."""
+        self._ready = Ready(self.kept)
 
     def renew(self, draws: torch.Generator) -> None:
         """Draw for the next update."""
-        for numbers, shape in zip(self._kept, self.shapes, strict=True):
+        for numbers, shape in zip(self.kept, self.shapes, strict=True):
             numbers.copy_(sent(torch.rand(shape, generator=draws), self.device))
 
 
-Numbers = Seeded | Beforehand
+Numbers = Seeded | Beforehand | Ready
 
 
 def uniform(draws: Numbers, shape: Sequence[int], *, rows: int = 0) -> Tensor:
     """Numbers in [0, 1), on the CPU but for those drawn beforehand. `rows`: the axis of `shape` that is the batch's."""
-    if isinstance(draws, Beforehand):
+    if isinstance(draws, (Beforehand, Ready)):
         return draws.take(tuple(shape))
     if isinstance(draws, torch.Generator):
         return torch.rand(tuple(shape), generator=draws)
@@ -160,7 +177,7 @@ def uniform(draws: Numbers, shape: Sequence[int], *, rows: int = 0) -> Tensor:
 
 def own(draws: Numbers) -> torch.Generator:
     """A generator for what cannot be drawn row by row."""
-    assert not isinstance(draws, Beforehand)
+    assert not isinstance(draws, (Beforehand, Ready))
     return draws if isinstance(draws, torch.Generator) else draws.own
 
 

@@ -6,7 +6,7 @@ another shape launches its kernels one by one, as all updates do without graphs.
 
 What the host gives an update is copied to where the graph reads it: the batch, what the loss draws, and the step size. Dropout
 comes from the device's generator, which is seeded in front of each update. Metrics that are looked at once an epoch are in
-every graph, as they cost less than a graph of their own.
+every graph, as they cost less than a graph of their own. The loss in a graph may be a compiled one (`compiled_loss`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,6 +38,14 @@ Form = tuple[Any, ...]
 """Names, types and shapes of a batch's arrays."""
 Compute = Callable[[Batch, Draws, bool], dict[str, Tensor]]
 """(batch, draws, further) -> metrics: an update, which changes weights and statistics where they are."""
+
+
+class Quick(NamedTuple):
+    """Updates that take less time, and are tried where they are to be captured."""
+
+    is_ready: Callable[[Batch, Draws], bool]
+    """Whether updates of such a batch can be captured now; makes what they need, and learns nothing"""
+    compute: Compute
 
 
 def hindrance(hp: AmagoHyperparameters, network: Network, policy: Distribution, share: Share) -> str:
@@ -81,10 +89,11 @@ class UpdateGraphs:
 
     Attributes:
         works: whether graphs can be captured here; the first that cannot is warned of, and none is tried again.
+        quick: what graphs are made of where it can be; else, and in all other updates, `compute` is.
     """
 
-    def __init__(self, compute: Compute, device: torch.device) -> None:
-        self.compute, self.device = compute, device
+    def __init__(self, compute: Compute, device: torch.device, quick: Quick | None = None) -> None:
+        self.compute, self.device, self.quick = compute, device, quick
         self.works = True
         self._seen: Counter[Form] = Counter()
         self._drawn: dict[Form, Beforehand] = {}
@@ -125,19 +134,40 @@ class UpdateGraphs:
         actions = self._drawn.pop(form)
         actions.settle()
         own_draws = Draws(draws.index_KBTG.clone(), actions)
+        made = self._quickly(own_batch, own_draws)
+        if made is None:
+            try:
+                made = self._graph(self.compute, own_batch, own_draws)
+            except RuntimeError as error:
+                self.works = False
+                log.warning("updates go on without CUDA graphs, which is slower: %s", error)
+                return None
+        self._updates[form] = made
+        return made
 
-        def compute() -> tuple[tuple[str, ...], Tensor]:
-            metrics = self.compute(own_batch, own_draws, True)
+    def _quickly(self, batch: Batch, draws: Draws) -> _Update | None:
+        """A graph of what takes less time; None where there is no such thing."""
+        if self.quick is None or not beside(partial(self.quick.is_ready, batch, draws)):
+            return None
+        try:
+            return self._graph(self.quick.compute, batch, draws)
+        except RuntimeError as error:
+            self.quick = None
+            self._pool = torch.cuda.graph_pool_handle()  # of that one, parts may be taken
+            log.warning("`compile` is left off, as no CUDA graph can hold what it makes: %s", error)
+            return None
+
+    def _graph(self, compute: Compute, batch: Batch, draws: Draws) -> _Update:
+        """An update as a graph. Raises RuntimeError: it cannot be captured."""
+        assert isinstance(draws.actions, Beforehand)
+        draws.actions.again()
+
+        def update() -> tuple[tuple[str, ...], Tensor]:
+            metrics = compute(batch, draws, True)
             return tuple(metrics), torch.stack(list(metrics.values()))
 
-        try:
-            graph, (names, values_M) = captured(compute, self._pool)
-        except RuntimeError as error:
-            self.works = False
-            log.warning("updates go on without CUDA graphs, which is slower: %s", error)
-            return None
-        self._updates[form] = _Update(own_batch, own_draws, graph, names, values_M)
-        return self._updates[form]
+        graph, (names, values_M) = captured(update, self._pool)
+        return _Update(batch, draws, graph, names, values_M)
 
 
 def _columns(batch: Batch) -> dict[str, Tensor]:

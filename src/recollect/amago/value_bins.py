@@ -8,7 +8,6 @@ The paper's formula prints the two weights of a two-hot label the other way roun
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Literal
 
 import torch
@@ -17,18 +16,6 @@ from torch import Tensor
 
 def symlog(x: Tensor) -> Tensor:
     return x.sign() * x.abs().log1p()
-
-
-@cache
-def spaced(low: float, high: float, count: int, device: torch.device) -> Tensor:
-    """So many numbers with the same steps between them, on the device once and for all: CUDA graphs read them there."""
-    return torch.linspace(low, high, count).to(device)
-
-
-@cache
-def points(low: float, high: float, count: int, device: torch.device) -> Tensor:
-    """The same, rounded to float32 last."""
-    return torch.linspace(low, high, count, dtype=torch.float64).float().to(device)
 
 
 def symexp(x: Tensor) -> Tensor:
@@ -56,6 +43,25 @@ class ValueBins:
         ends = torch.tensor([low, high], dtype=torch.float64)
         self.low, self.high = (symlog(ends) if self.symlog else ends).tolist()
         self.step = (self.high - self.low) / (count - 1)
+        self._edges: dict[torch.device, Tensor] = {}
+        self._points: dict[torch.device, Tensor] = {}
+
+    # On a device once and for all: CUDA graphs read them there.
+
+    def edges(self, device: torch.device) -> Tensor:
+        """Where bins end, float32 [bins + 1]."""
+        if device not in self._edges:
+            half = self.step / 2
+            self._edges[device] = torch.linspace(self.low - half, self.high + half, self.count + 1).to(device)
+        return self._edges[device]
+
+    def points(self, device: torch.device) -> Tensor:
+        """The bins, float32 [bins], rounded last."""
+        if device not in self._points:
+            self._points[device] = (
+                torch.linspace(self.low, self.high, self.count, dtype=torch.float64).float().to(device)
+            )
+        return self._points[device]
 
     def label(self, value: Tensor) -> Tensor:
         """Probabilities [..., bins] for returns [...]; those outside count as the nearest end."""
@@ -64,8 +70,7 @@ class ValueBins:
 
     def _hl_gauss(self, x: Tensor) -> Tensor:
         """What a Gaussian around each number has between the edges of each bin."""
-        half = self.step / 2
-        edges = spaced(self.low - half, self.high + half, self.count + 1, x.device)
+        edges = self.edges(x.device)
         width = 0.75 * self.step * math.sqrt(2.0)
         below = 0.5 * (1.0 + torch.erf((edges - x[..., None]) / width))
         return below.diff(dim=-1) / (below[..., -1:] - below[..., :1])
@@ -80,5 +85,5 @@ class ValueBins:
 
     def value(self, logits: Tensor) -> Tensor:
         """Returns [...] of logits [..., bins]."""
-        mean = (logits.softmax(-1) * points(self.low, self.high, self.count, logits.device)).sum(-1)
+        mean = (logits.softmax(-1) * self.points(logits.device)).sum(-1)
         return symexp(mean) if self.symlog else mean
