@@ -19,7 +19,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache, partial
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -29,7 +29,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.gpu.pretend_graphs import Graph, capture, storage_of, tensors_of
-from recollect.common import cuda_graphs
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 PACKAGE = "/src/recollect/"
@@ -410,5 +409,4 @@ def _patches(gpu: PretendGpu) -> Iterator[Any]:
     yield mock.patch.object(torch, "autocast", cast)
     yield mock.patch.object(torch.autograd.graph, "_engine_run_backward", run_backward)
     yield mock.patch.object(Tensor, "record_stream", nothing)
-    yield mock.patch.object(cuda_graphs, "_side_stream", cache(Stream))  # else it keeps these for a real GPU
     yield mock.patch.object(torch.autograd, "_engine_run_backward", run_backward)

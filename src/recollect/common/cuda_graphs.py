@@ -6,7 +6,7 @@ where they are. On a CPU such a function is called as it is, so that both can be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
@@ -18,15 +18,13 @@ Given = TypeVar("Given")
 WARM_UP = 3
 """Calls beside the main stream that PyTorch asks for before a capture: libraries choose and allocate in them."""
 
-MOST_STREAMS = 32
-"""On which functions go on side by side: PyTorch has no more of them on a device."""
 
 _failed: list[torch.cuda.CUDAGraph] = []  # the allocator still points into them
 
 
 @cache
-def _side_stream(device: int, place: int = 0) -> torch.cuda.Stream:
-    """The first is for all warm-ups on a device: memory that was freed on a stream is not given to another one."""
+def _side_stream(device: int) -> torch.cuda.Stream:
+    """One for all warm-ups on a device: memory that was freed on a stream is not given to another one."""
     return torch.cuda.Stream(device)
 
 
@@ -37,35 +35,6 @@ def beside(function: Callable[[], Given]) -> Given:
     with torch.cuda.stream(side):
         given = function()
     main.wait_stream(side)
-    return given
-
-
-def side_by_side(functions: Sequence[Callable[[], Given]]) -> list[Given]:
-    """Call functions on streams of their own, one beside the other; what the current stream does next waits for all.
-
-    In a capture they become branches of the graph. Nothing else may use these streams: their work always lies between the
-    fork and the join in here. That makes memory safe without `record_stream`, in the same way within a capture and without:
-
-    - What a function reads and the current stream allocated, the caller holds until this returns. When it is freed, the join has
-      been asked for, so that whatever the current stream writes there waits for all functions.
-    - What a function allocated is given, once it is freed, to its own stream alone. The next work of that stream begins with
-      another fork, which waits for all that the current stream was asked for before, so also for its reading.
-    - Tensors of one function are not for another one.
-
-    Where there are more functions than streams, some come one after the other.
-    """
-    main, device = torch.cuda.current_stream(), torch.cuda.current_device()
-    sides = [_side_stream(device, 1 + place) for place in range(min(len(functions), MOST_STREAMS))]
-    for side in sides:
-        side.wait_stream(main)
-    given = []
-    try:
-        for place, function in enumerate(functions):
-            with torch.cuda.stream(sides[place % MOST_STREAMS]):
-                given.append(function())
-    finally:  # what fails frees its tensors, too
-        for side in sides:
-            main.wait_stream(side)
     return given
 
 

@@ -37,7 +37,7 @@ from recollect.memory_rl.history_policy import HistoryPolicy, reseed_dropout
 from recollect.memory_rl.learner import Learner
 from recollect.memory_rl.off_policy import OnlineTrainer, trainer_of
 from recollect.memory_rl.replay import STORES, EpisodeReplay
-from recollect.memory_rl.stacked import OneAfterTheOther, StackedLSTM, spread_gradients, stacked
+from recollect.memory_rl.stacked import OneAfterTheOther, spread_gradients, stacked
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
@@ -76,7 +76,7 @@ class Ensemble:
         if on_gpu and self.hp.compile and self.hp.sequence.kind == "gpt":
             torch.compiler.reset()  # of a larger ensemble, which members have left: else it counts as a recompilation
             self.loss = compiled(self.learner.loss, self.device)
-        self.compute = Captured(self._compute, self._cell_by_cell) if on_gpu else self._compute
+        self.compute = Captured(self._compute) if on_gpu else self._compute
 
     def update(self) -> None:
         """One update of every member, of which each has one due."""
@@ -142,15 +142,6 @@ class Ensemble:
         with torch.no_grad():
             self._add({**metrics, "gradient_norm": norm_S})
 
-    def _cell_by_cell(self) -> bool:
-        """Let LSTMs be computed cell by cell from now on; whether there are some that were not."""
-        changed = StackedLSTM.way == "streams" and any(
-            isinstance(m, StackedLSTM) for m in self.learner.online.modules()
-        )
-        if changed:
-            StackedLSTM.way = "cells"
-        return changed
-
     def _add(self, metrics: dict[str, Tensor]) -> None:
         """Add to the sums, of which each member's are views."""
         if not self.sums:
@@ -192,15 +183,10 @@ def stacked_replay(replays: Sequence[EpisodeReplay]) -> EpisodeReplay:
 
 
 class Captured:
-    """On a GPU: a function without arguments that, from its fourth call on, is one CUDA graph.
+    """On a GPU: a function without arguments that, from its fourth call on, is one CUDA graph."""
 
-    Args:
-        otherwise: where none can be captured, makes the function compute in another way, which is then tried anew; False: there
-            is none. None: as if it said so.
-    """
-
-    def __init__(self, function: Callable[[], None], otherwise: Callable[[], bool] | None = None) -> None:
-        self.function, self.otherwise = function, otherwise
+    def __init__(self, function: Callable[[], None]) -> None:
+        self.function = function
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
 
@@ -211,25 +197,17 @@ class Captured:
             return
         if self.calls == WARM_UP + 1:
             self._capture()
-        if self.graph is not None:
-            self.graph.replay()
-        elif self.calls == 0:  # in another way, which is to be warm first
-            self()
-        else:
+        if self.graph is None:
             self.function()
+        else:
+            self.graph.replay()
 
     def _capture(self) -> None:
         """Where it fails, each call launches its kernels one by one, as before."""
         try:
             self.graph, _ = captured(self.function)
         except RuntimeError as error:
-            if self.otherwise is not None and self.otherwise():
-                log.warning(
-                    "the joint update is no CUDA graph as it was computed, and is tried in another way: %s", error
-                )
-                self.calls = 0
-            else:
-                log.warning("the joint update is no CUDA graph, which makes it slower: %s", error)
+            log.warning("the joint update is no CUDA graph, which makes it slower: %s", error)
 
 
 class Together:

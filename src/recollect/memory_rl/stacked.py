@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,6 @@ from recollect.common.feedforward import ImageEmbedder
 from recollect.common.sequence_models import RecurrentSequence, RecurrentState
 from recollect.common.transformer import Transformer
 from recollect.memory_rl.lstm_cells import over_time
-from recollect.memory_rl.lstm_streams import beside_each_other, hidden_states, members_of
 from recollect.settings.errors import UserError
 
 warnings.filterwarnings(
@@ -104,14 +103,9 @@ class StackedNorm(nn.Module):
 
 
 class StackedLSTM(RecurrentSequence):
-    """Whole sequences on a GPU: each member on a stream of its own, as cuDNN knows one network only, or all cell by cell; on a
-    CPU one member after the other, which is faster there, and so is one member. Always in float32.
-
-    Attributes:
-        way: of several members on a GPU.
+    """Whole sequences cell by cell, as cuDNN knows one network only; on a CPU one member after the other, which is faster
+    there, and so is one member. Always in float32.
     """
-
-    way: ClassVar[Literal["streams", "cells"]] = "streams"
 
     def __init__(self, members: Sequence[RecurrentSequence]) -> None:
         nn.Module.__init__(self)
@@ -130,21 +124,20 @@ class StackedLSTM(RecurrentSequence):
         w_in, w_hidden, b_in, b_hidden = self._weights(layer)
         return torch.baddbmm((b_in + b_hidden)[:, None], x_SND, w_in.transpose(1, 2)), w_hidden.transpose(1, 2)
 
-    @property
-    def _every(self) -> list[nn.Parameter]:
-        return [weight for layer in range(self.layers) for weight in self._weights(layer)]
-
     def forward(self, x_RTD: Tensor, time_RT: Tensor | None = None) -> Tensor:
         with torch.autocast(x_RTD.device.type, enabled=False):
             if x_RTD.device.type == "cpu" or len(self._weights(0)[0]) == 1:
                 return self.one_after_the_other(x_RTD.float())
-            if StackedLSTM.way == "cells":
-                return self.cell_by_cell(x_RTD.float())
-            return beside_each_other(self.layers, self.training, x_RTD.float(), self._every)
+            return self.cell_by_cell(x_RTD.float())
 
     def one_after_the_other(self, x_RTD: Tensor) -> Tensor:
-        members = members_of(x_RTD, self._every)
-        return torch.cat([hidden_states(self.layers, self.training, *member) for member in members])
+        every = [weight.unbind(0) for layer in range(self.layers) for weight in self._weights(layer)]
+        k = len(every[0])
+        zero = x_RTD.new_zeros(self.layers, len(x_RTD) // k, self.output_width)
+        parts = []
+        for x_BTD, *own in zip(x_RTD.chunk(k), *every, strict=True):
+            parts.append(torch.lstm(x_BTD, (zero, zero), own, True, self.layers, 0.0, self.training, False, True)[0])
+        return torch.cat(parts)
 
     def cell_by_cell(self, x_RTD: Tensor) -> Tensor:
         k = len(self._weights(0)[0])
