@@ -63,6 +63,11 @@ class Cadence:
             stopping.end()
 
     @property
+    def affordable(self) -> bool:
+        """Whether one more save leaves saves no more than their part of the time."""
+        return self.clock() - self.saved_at >= COST * self._cost
+
+    @property
     def unsaved(self) -> float:
         """Seconds since the last save."""
         return self.clock() - self.saved_at

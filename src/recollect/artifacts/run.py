@@ -222,10 +222,10 @@ class Run:
         """Whether a checkpoint is due, which is asked wherever one may be made; no result depends on the answer.
 
         It is when a multiple of `every` was passed since the last one (0: never by steps), which steps may jump over as
-        those of a rollout do; and by time, see `Cadence`.
+        those of a rollout do, unless steps are so quick that saves would take too much of the time; and by time, see `Cadence`.
         """
         passed = every > 0 and step // every > self._last_saved // every
-        return self._cadence.due() or passed
+        return self._cadence.due() or (passed and self._cadence.affordable)
 
     def save(
         self,

@@ -64,7 +64,9 @@ class OnlineHyperparameters(Frozen):
     evaluate_every: int = Field(10, ge=1, description="Episodes between evaluations. Paper: T-Mazes 10, Pycolab 50.")
     evaluation_episodes: int = Field(10, ge=1, description="Per evaluation. Paper: T-Mazes 10, Pycolab 20.")
     dropout_while_acting: bool = Field(True, description="Dropout stays on while collecting. Paper's code: yes.")
-    checkpoint_every: int = Field(2000, ge=1, description="Most updates between checkpoints; they come by time, too.")
+    checkpoint_every: int = Field(
+        2000, ge=1, description="Most updates between checkpoints that cost little; they come by time, too."
+    )
     dropout_in_targets: bool = Field(
         True, description="Dropout stays on in passes without gradient. Paper's code: yes."
     )

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recollect.memory_rl.stored_episodes import StoredEpisodes
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
 
@@ -80,18 +81,15 @@ class EpisodeReplay:
         self.terminal = torch.zeros(capacity, dtype=torch.uint8, device=self.device)
         self._next_row = 0
         self._written = 0  # rows that were ever written
-        self._starts = np.zeros(0, np.int64)  # oldest first
-        self._lengths = np.zeros(0, np.int64)
-        self._starts_until: np.ndarray | None = None
-        self._starts_for = 0
+        self._stored = StoredEpisodes()
 
     @property
     def episodes(self) -> int:
-        return len(self._starts)
+        return len(self._stored)
 
     @property
     def lengths(self) -> np.ndarray:
-        return self._lengths.copy()
+        return self._stored.lengths.copy()
 
     def add(
         self,
@@ -148,27 +146,24 @@ class EpisodeReplay:
         put(self.terminal, np.where(last, 1, terminal[episode, within]).astype(np.uint8))
 
         # Rows are written in ring order, so what is overwritten is always a run of the oldest episodes.
-        kept = (self._starts - first) % self.capacity >= total
-        self._starts = np.concatenate([self._starts[kept], (first + offsets[:-1]) % self.capacity])
-        self._lengths = np.concatenate([self._lengths[kept], length])
+        starts, gone = self._stored.starts, 0
+        while gone < len(starts) and (starts[gone] - first) % self.capacity < total:
+            gone += 1
+        self._stored.drop(gone)
+        self._stored.add((first + offsets[:-1]) % self.capacity, length)
         self._written = max(self._written, min(self.capacity, first + total))
         self._next_row = (first + total) % self.capacity
-        self._starts_until = None
 
     def draw(self, windows: int, n: int, *, seed: int, counter: int) -> tuple[np.ndarray, np.ndarray]:
         """Start rows [B] and remaining transitions [B] of random windows: a function of contents, seed, counter."""
-        if not len(self._starts):
+        if not len(self._stored):
             raise UserError("no episode to draw from", where="replay", do="collect episodes before training")
-        if self._starts_until is None or self._starts_for != n:
-            starts = np.maximum(1, self._lengths - n + 1)  # how many windows begin in each episode
-            self._starts_until = np.cumsum(starts)
-            self._starts_for = n
-        choice = generator("replay", seed, counter).integers(int(self._starts_until[-1]), size=windows)
-        episode = np.searchsorted(self._starts_until, choice, side="right")
-        before = np.where(episode > 0, self._starts_until[episode - 1], 0)
-        offset = choice - before
-        start_B = (self._starts[episode] + offset) % self.capacity
-        return start_B, self._lengths[episode] - offset
+        until_E, before = self._stored.windows(n)
+        choice = before + generator("replay", seed, counter).integers(int(until_E[-1]) - before, size=windows)
+        episode = np.searchsorted(until_E, choice, side="right")
+        offset = choice - np.where(episode > 0, until_E[episode - 1], before)
+        start_B = (self._stored.starts[episode] + offset) % self.capacity
+        return start_B, self._stored.lengths[episode] - offset
 
     def sample(self, windows: int, n: int, *, seed: int, counter: int) -> Batch:
         """Random windows of n transitions (n + 1 observations), gathered on the device."""
@@ -199,7 +194,8 @@ class EpisodeReplay:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All that `load` needs; rows never written are left out."""
-        arrays = {"start": self._starts, "length": self._lengths, "next_row": np.asarray([self._next_row], np.int64)}
+        arrays = {"start": self._stored.starts.copy(), "length": self._stored.lengths.copy()}
+        arrays["next_row"] = np.asarray([self._next_row], np.int64)
         for name in STORES:
             store: Tensor = getattr(self, name)
             arrays[name] = store[: self._written].cpu().numpy()
@@ -211,7 +207,5 @@ class EpisodeReplay:
             store: Tensor = getattr(self, name)
             store.zero_()
             store[: self._written] = torch.as_tensor(np.array(arrays[name])).to(self.device)
-        self._starts = np.array(arrays["start"])
-        self._lengths = np.array(arrays["length"])
+        self._stored = StoredEpisodes(np.array(arrays["start"]), np.array(arrays["length"]))
         self._next_row = int(arrays["next_row"][0])
-        self._starts_until = None

@@ -226,7 +226,8 @@ def test_a_kill_costs_less_than_a_tenth_and_five_minutes_whatever_the_scale(
     assert saves <= 12 * np.log(whole) + whole / 120 + 3
 
 
-def test_the_time_that_checkpoints_take_is_a_twentieth_at_most(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [0, 1])
+def test_the_time_that_checkpoints_take_is_a_twentieth_at_most(tmp_path: Path, every: int) -> None:
     clock = Clock()
     run = make_run(tmp_path, clock=clock)
     run._checkpoints = Mock(folder=tmp_path)  # type: ignore[assignment]
@@ -234,7 +235,7 @@ def test_the_time_that_checkpoints_take_is_a_twentieth_at_most(tmp_path: Path) -
     writing = 0
     for step in range(2000):
         clock.now += 1
-        if run.due(step, 0):
+        if run.due(step, every):
             run.save(step, {}, {})
             writing += 5
     assert 50 < writing <= clock.now / 20

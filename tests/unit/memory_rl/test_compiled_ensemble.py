@@ -73,8 +73,12 @@ def test_on_a_gpu_a_compiled_graph_makes_the_updates_of_a_plain_one(algorithm: A
     for _ in range(6):  # of which the last three are replays
         wanted.update()
         ensemble.update()
-    assert ensemble.loss is not ensemble.learner.loss
-    assert max(map(difference, members, plain)) < 1e-4
+    assert ensemble.compute.graph is not None
+    for (
+        name,
+        total_S,
+    ) in ensemble.sums.items():  # weights drift apart, as Adam's first steps are as long for what rounds to zero
+        torch.testing.assert_close(total_S, wanted.sums[name], rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.gpu
