@@ -39,10 +39,11 @@ os.environ["RECOLLECT_MINE"] = "no_own_code"
 
 @pytest.fixture(autouse=True)
 def loggers_as_they_were() -> Iterator[None]:
-    """A test that runs a command in this process sets the level of the root logger; the next test must not see it."""
-    level = logging.getLogger().level
+    """A test that runs a command in this process sets the levels of loggers; the next test must not see it."""
+    levels = [(logger, logger.level) for logger in (logging.getLogger(), logging.getLogger("recollect"))]
     yield
-    logging.getLogger().setLevel(level)
+    for logger, level in levels:
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")
