@@ -227,6 +227,20 @@ class TMaze(BaseWorld):
             parts.append(self._timestep_B / self.horizon)
         return np.stack(parts, axis=1, dtype=np.float32)
 
+    def stands(self) -> np.ndarray:
+        """int64 [5, B]: x, y, the goal's side, whether the sign was seen before, and whether it shows now."""
+        parts = (self._x_B, self._y_B, self._goal_B, self._seen_B, self._showing_B)
+        return np.stack(parts).astype(np.int64)
+
+    def has_ended(self, stands_5B: np.ndarray) -> None:
+        """All episodes ended where others have played them to (`tmaze_on_device`); see `stands`."""
+        for own, one in zip(
+            (self._x_B, self._y_B, self._goal_B, self._seen_B, self._showing_B), stands_5B, strict=True
+        ):
+            own[:] = one
+        self._timestep_B[:], self._ended_B[:] = self.horizon, True
+        self._recount()
+
     def picture(self, b: int) -> dict[str, Any]:
         junction, side = self._junction, int(self._goal_B[b])
         walls = np.ones((3, junction + 1), dtype=bool)

@@ -121,6 +121,13 @@ class DQN(Learner):
         explores = draws.random() < epsilon(self.hp, self.horizon, count)
         return anything if explores else int(outputs_A.argmax())
 
+    def drawn_before(self, steps: int, count: int, draws: np.random.Generator) -> np.ndarray:
+        actions, taken = self.network.encoder.embedder.actions, []
+        for t in range(steps):
+            anything = int(draws.integers(actions))
+            taken.append(anything if draws.random() < epsilon(self.hp, self.horizon, count + t) else -1)
+        return np.array(taken)
+
 
 make_trainer = partial(trainer_of, DQN)
 train = partial(train_learner, DQN)

@@ -37,6 +37,7 @@ from recollect.memory_rl.history_policy import HistoryPolicy, reseed_dropout
 from recollect.memory_rl.learner import Learner
 from recollect.memory_rl.off_policy import OnlineTrainer, trainer_of
 from recollect.memory_rl.replay import STORES, EpisodeReplay
+from recollect.memory_rl.rounds_on_device import RoundsOnDevice, can_play
 from recollect.memory_rl.stacked import OneAfterTheOther, spread_gradients, stacked
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
@@ -72,6 +73,7 @@ class Ensemble:
         on_gpu = self.device.type == "cuda"
         # One for rounds and one for evaluations: each keeps its rows, and with them its graphs.
         self.playing, self.judged = (HistoryPolicy(self.learner.network, self.device, graphed=on_gpu) for _ in range(2))
+        self.on_device = self._on_device() if on_gpu else None  # how to play a round, and an evaluation
         self.loss = self.learner.loss
         if on_gpu and self.hp.compile and self.hp.sequence.kind == "gpt":
             torch.compiler.reset()  # of a larger ensemble, which members have left: else it counts as a recompilation
@@ -93,11 +95,27 @@ class Ensemble:
         if isinstance(self.learner.network.encoder.sequence, OneAfterTheOther):
             return None
         if all(member.at.evaluation_due for member in self.members):
+            if self.on_device is not None:
+                return playing_together.evaluated_on_device(self.on_device[1], self.members)
             return playing_together.evaluated(self.judged, self.members)
         if any(member.at.evaluation_due or member.next_round()[0] for member in self.members):
             return None
         self._reseed("dropout while acting", [member.at.rounds for member in self.members])
+        if self.on_device is not None:
+            return playing_together.round_on_device(self.on_device[0], self.members)
         return playing_together.round_of(self.playing, self.members)
+
+    def _on_device(self) -> tuple[RoundsOnDevice, RoundsOnDevice] | None:
+        """Where members can play without the host: for their rounds, and for their evaluations."""
+        network, first = self.learner.network, self.members[0]
+        worlds = [member.world for member in self.members]
+        explores = first.learner.drawn_before(0, 0, np.random.default_rng(0)) is not None
+        stacks = not isinstance(network.encoder.sequence, OneAfterTheOther)
+        if first.hp.actors > 1 or not explores or not stacks or not can_play(network, worlds):
+            return None
+        judged = [member.evaluation_world for member in self.members]
+        made = (RoundsOnDevice(network, cast("Any", of), self.device) for of in (worlds, judged))
+        return next(made), next(made)
 
     def _draw(self) -> None:
         """Each member's windows, from its own stream, onto the device in one copy that nothing waits for."""

@@ -74,6 +74,13 @@ class Learner:
         """The action that `explore` takes of one row's discrete outputs."""
         return int(self.explore(torch.from_numpy(outputs_A)[None], np.array([count]), draws)[0])
 
+    def drawn_before(self, steps: int, count: int, draws: np.random.Generator) -> np.ndarray | None:
+        """What `explore_one` takes in so many steps in the place of the greedy action, int64 [T]; -1: the greedy one.
+
+        None: it depends on the outputs.
+        """
+        return None
+
     def step(self, batch: Batch, counter: int) -> dict[str, Tensor]:
         """Update number `counter`, in place. Returns its metrics (scalars, on the device)."""
         reseed_dropout(self.target, seed_of("dropout in targets", self.seed, counter))

@@ -1,6 +1,7 @@
 """Rounds and evaluations that all members of an ensemble play at once: one pass of the stacked network for all of them.
 
-Each member's worlds, draws and counts are its own, and see what they would see if it played alone.
+In T-Mazes on a GPU they do so without the host (`rounds_on_device`). Each member's worlds, draws and counts are its own, and see
+what they would see if it played alone.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import numpy as np
 
 from recollect.artifacts.checkpoints import joined, part
 from recollect.common.rollout import Episodes, VectorWorld, play_episodes
-from recollect.memory_rl.history_policy import HistoryPolicy
+from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy
 from recollect.memory_rl.off_policy import OnlineTrainer
+from recollect.memory_rl.rounds_on_device import RoundsOnDevice
 from recollect.settings.seeding import generator
 
 
@@ -70,8 +72,7 @@ def evaluated(policy: HistoryPolicy, members: Sequence[OnlineTrainer]) -> list[E
 def round_of(policy: HistoryPolicy, members: Sequence[OnlineTrainer]) -> list[Episodes]:
     """A round of episodes of each member after its warm-up, with the behaviour policy."""
     world = SideBySide([member.world for member in members])
-    if policy.network.training != members[0].hp.dropout_while_acting:  # setting it walks through all modules
-        policy.network.train(members[0].hp.dropout_while_acting)
+    set_training(policy.network, members[0].hp.dropout_while_acting)
     policy.start(np.zeros(world.num_envs, np.uint64))
     draws = [generator("behaviour", member.seed, member.at.rounds) for member in members]
     counts = [member.next_round()[1] for member in members]
@@ -104,6 +105,30 @@ def round_of(policy: HistoryPolicy, members: Sequence[OnlineTrainer]) -> list[Ep
     return [
         part.first(count) for part, count in zip(apart(play_episodes(world, act), len(members)), counts, strict=True)
     ]
+
+
+def evaluated_on_device(rounds: RoundsOnDevice, members: Sequence[OnlineTrainer]) -> list[Episodes]:
+    """`evaluated`, in mazes on the device."""
+    set_training(rounds.network, False)
+    return apart(rounds.play(), len(members))
+
+
+def round_on_device(rounds: RoundsOnDevice, members: Sequence[OnlineTrainer]) -> list[Episodes]:
+    """`round_of` members with one actor each, in mazes on the device."""
+    set_training(rounds.network, members[0].hp.dropout_while_acting)
+    columns = []
+    for member in members:
+        draws = generator("behaviour", member.seed, member.at.rounds)
+        column_T = member.learner.drawn_before(member.horizon, member.at.explored, draws)
+        assert column_T is not None
+        columns.append(column_T)
+        member.at.explored += member.horizon
+    return apart(rounds.play(np.stack(columns, 1)), len(members))
+
+
+def set_training(network: HistoryNetwork, training: bool) -> None:
+    if network.training != training:  # setting it walks through all modules
+        network.train(training)
 
 
 def apart(episodes: Episodes, members: int) -> list[Episodes]:

@@ -271,12 +271,13 @@ class Together:
         self.runs = [run_of(part, seed) for part, seed in zip(self.folders, seeds, strict=True)]
         self.settings = [settings_of(seed, "ff", **changes) for seed in seeds]
         self.policies: dict[int, dict[str, np.ndarray]] = {}
+        self.device = "cpu"
 
     def train(self) -> dict[int, Exception]:
         def finished(place: int, policy: Any) -> None:
             self.policies[place] = policy.arrays()
 
-        return dqn.train_together(self.settings, Inputs(), self.runs, finished)
+        return dqn.train_together(self.settings, Inputs(device=self.device), self.runs, finished)
 
 
 def alone(folder: Path, seed: int) -> tuple[dict[str, np.ndarray], Run]:

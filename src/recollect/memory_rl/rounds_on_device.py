@@ -1,0 +1,143 @@
+"""Rounds and evaluations in T-Mazes without a word between the GPU and the host within an episode.
+
+The mazes are tensors there (`recollect.environments.tmaze_on_device`), and what exploration draws is drawn before the episode.
+So a step is one CUDA graph: the network's (`acting_graph.acting_step`), the choice of an action, the maze's, and a note of all that
+happened. The host launches as many as an episode has, and reads the notes at the end. Launched one by one, with actions and
+observations going to and fro, a step costs it two to three times as much as the GPU computes.
+
+Of each seed are played the episodes that it would play by itself, but for rounding.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recollect.common.cache import KeyValueCache
+from recollect.common.cuda_graphs import WARM_UP, beside, captured
+from recollect.common.rollout import Episodes
+from recollect.common.transfer import sent
+from recollect.environments.tmaze import TMaze
+from recollect.environments.tmaze_on_device import TMazeOnDevice
+from recollect.memory_rl.acting_graph import FEWEST, ActingGraph, acting_step
+from recollect.memory_rl.history_policy import HistoryNetwork
+from recollect.memory_rl.transformer_sequence import TransformerState
+
+log = logging.getLogger(__name__)
+
+
+def can_play(network: Any, worlds: Sequence[Any]) -> bool:
+    """Whether such worlds and such a network's steps are tensors: T-Mazes, and what remembers all of an episode."""
+    if not all(isinstance(world, TMaze) for world in worlds):
+        return False
+    sequence = network.encoder.sequence
+    state = sequence.initial_state(1, "cpu")
+    if isinstance(state, TransformerState):
+        return state.recent_BLD is None and state.cache.length > worlds[0].horizon
+    return state is None or isinstance(state, tuple)
+
+
+class RoundsOnDevice:
+    """Plays one episode in each instance of some mazes with the same options; B instances, T steps."""
+
+    def __init__(self, network: HistoryNetwork, mazes: Sequence[TMaze], device: torch.device) -> None:
+        self.network, self.device = network, device
+        self.mazes = TMazeOnDevice(mazes, device)
+        rows, T, size = self.mazes.rows, self.mazes.horizon, self.mazes.size
+        embedder, state = network.encoder.embedder, network.encoder.sequence.initial_state(rows, device)
+        self.none_B = embedder.no_action(rows, device)
+        self.cache: KeyValueCache | None = None
+        self.before: tuple[Tensor, ...] = state or () if not isinstance(state, TransformerState) else ()
+        if isinstance(state, TransformerState):
+            self.cache, self.before = state.cache, (state.cache.lengths_B,)
+        self.token = (
+            self.none_B.clone(),
+            torch.zeros(rows, device=device),
+            torch.zeros(rows, size, device=device),
+        )
+        # What is drawn beforehand, and what happens: of each step.
+        self.drawn_TB = torch.full((T, rows), -1, dtype=torch.int64, device=device)  # -1: the greedy action
+        self.action_TB = torch.zeros(T, rows, dtype=torch.int64, device=device)
+        self.reward_TB = torch.zeros(T, rows, device=device)
+        self.observation_TBD = torch.zeros(T, rows, size, device=device)
+        self._graphs: dict[tuple[bool, int], torch.cuda.CUDAGraph] = {}
+
+    def play(self, drawn_TB: np.ndarray | None = None) -> Episodes:
+        """One episode of each instance, in the network's mode.
+
+        Args:
+            drawn_TB: int64, actions that are taken in the place of the greedy ones; -1: none. None: all are greedy.
+        """
+        T, rows = self.drawn_TB.shape
+        first_BD = self.mazes.begin()
+        action_B, reward_B, observation_BD = self.token
+        action_B.copy_(self.none_B)
+        reward_B.zero_()
+        observation_BD.copy_(sent(first_BD, self.device))
+        for tensor in self.before:
+            tensor.zero_()
+        if drawn_TB is None:
+            self.drawn_TB.fill_(-1)
+        else:
+            self.drawn_TB.copy_(sent(drawn_TB, self.device))
+        for t in range(T):
+            end = 0 if self.cache is None else min(max(FEWEST, 1 << t.bit_length()), self.cache.length)
+            self._launch(end)
+        terminal_BT = np.zeros((rows, T), np.uint8)
+        terminal_BT[:, -1] = 1
+        rest_TBD = self.observation_TBD.cpu().numpy()  # here the host waits
+        action_BT, reward_BT = (table.cpu().numpy().T.copy() for table in (self.action_TB, self.reward_TB))
+        self.mazes.end()
+        observation_BTD = np.concatenate([first_BD[:, None], rest_TBD.swapaxes(0, 1)], 1)
+        return Episodes(
+            observation_BTD, action_BT, reward_BT, terminal_BT, np.full(rows, T, np.int64), np.full(rows, np.nan)
+        )
+
+    @torch.no_grad()
+    def _step(self, end: int) -> None:
+        """A step of all instances: a function of tensors that stay where they are, which asks the host for nothing."""
+        t = self.mazes.time.clone()
+        greedy_B = acting_step(self.network, self.token, self.before, self.cache, end).argmax(-1)
+        drawn_B = self.drawn_TB.index_select(0, t)[0]
+        action_B = torch.where(drawn_B < 0, greedy_B, drawn_B)
+        observation_BD, reward_B = self.mazes.step(action_B)
+        happened = (action_B, reward_B, observation_BD)
+        tables = (self.action_TB, self.reward_TB, self.observation_TBD)
+        for own, table, one in zip(self.token, tables, happened, strict=True):
+            own.copy_(one)
+            table.index_copy_(0, t, one[None])
+
+    def _launch(self, end: int) -> None:
+        function = partial(self._step, end)
+        if self.device.type != "cuda" or not ActingGraph.works:
+            function()
+            return
+        key = self.network.training, end
+        if key not in self._graphs:
+            try:
+                self._graphs[key] = self._captured(function)
+            except RuntimeError as error:
+                ActingGraph.works = False
+                log.warning("acting goes on without CUDA graphs, which is slower: %s", error)
+                function()
+                return
+        self._graphs[key].replay()
+
+    def _captured(self, function: partial[None]) -> torch.cuda.CUDAGraph:
+        """A graph of a step. What comes next draws and begins as if there had been no warm-up."""
+        changed = (*self.token, *self.before, self.mazes.time, self.mazes.stands_5B)
+        drawn, before = torch.cuda.get_rng_state(), tuple(one.clone() for one in changed)
+        try:
+            for _ in range(WARM_UP):
+                beside(function)
+                for own, one in zip(changed, before, strict=True):
+                    own.copy_(one)
+            return captured(function)[0]
+        finally:
+            torch.cuda.set_rng_state(drawn)
