@@ -1,6 +1,6 @@
 """Rounds and evaluations in T-Mazes without a word between the GPU and the host within an episode.
 
-The mazes are tensors there (`recollect.environments.tmaze_on_device`), and what exploration draws is drawn before the episode.
+The mazes are tensors there (`recollect.memory_rl.tmaze_on_device`), and what exploration draws is drawn before the episode.
 So a step is one CUDA graph: the network's (`acting_graph.acting_step`), the choice of an action, the maze's, and a note of all that
 happened. The host launches as many as an episode has, and reads the notes at the end. Launched one by one, with actions and
 observations going to and fro, a step costs it two to three times as much as the GPU computes.
@@ -24,9 +24,9 @@ from recollect.common.cuda_graphs import WARM_UP, beside, captured
 from recollect.common.rollout import Episodes
 from recollect.common.transfer import sent
 from recollect.environments.tmaze import TMaze
-from recollect.environments.tmaze_on_device import TMazeOnDevice
 from recollect.memory_rl.acting_graph import FEWEST, ActingGraph, acting_step
 from recollect.memory_rl.history_policy import HistoryNetwork
+from recollect.memory_rl.tmaze_on_device import TMazeOnDevice
 from recollect.memory_rl.transformer_sequence import TransformerState
 
 log = logging.getLogger(__name__)

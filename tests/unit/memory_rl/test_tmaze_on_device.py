@@ -10,7 +10,7 @@ import torch
 
 from recollect.environments import registry
 from recollect.environments.tmaze import TMaze
-from recollect.environments.tmaze_on_device import TMazeOnDevice
+from recollect.memory_rl.tmaze_on_device import TMazeOnDevice
 
 OPTIONS: list[dict[str, Any]] = [
     {"length": 3},
