@@ -129,7 +129,12 @@ def test_a_training_step_of_radt_waits_for_its_exact_search_alone(tmp_path: Path
     ("method", "changes", "waits"),
     [
         ("ad", {"network.padding": "attended", "acting_dropout": "true"}, ["select_actions"]),
-        ("radt", {"network.padding": "counted", "retrieve_every": 1}, ["retrieve", "select_actions"]),
+        pytest.param(
+            "radt",
+            {"network.padding": "counted", "retrieve_every": 1},
+            ["retrieve", "select_actions"],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_step_of_acting_waits_for_what_is_read_and_for_actions(

@@ -88,6 +88,7 @@ def test_the_page_shows_one_of_each() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_gymnasiums_environments_and_one_of_ones_own_are_played(tree: Path) -> None:
     for env, episodes, highest in (("gym.CartPole-v1", 100, 500), ("bandit", 4, 10)):
         scores = read_table(tree / f"results/smoke/runs/{env}/dqn_lstm/seed_0/scores.parquet", kind="scores")
@@ -96,6 +97,7 @@ def test_gymnasiums_environments_and_one_of_ones_own_are_played(tree: Path) -> N
     assert (tree / "bandit.gif").read_bytes().startswith(b"GIF8")
 
 
+@pytest.mark.slow
 def test_a_new_environment_and_a_new_method_run_through_all_stages(tree: Path) -> None:
     histories = read_arrays(tree / "data/tiny/corridor/histories.safetensors", kind="histories")
     assert histories["observation"].shape == (6 * 500, 1)  # six training cells of 500 transitions
@@ -111,12 +113,14 @@ def test_a_new_environment_and_a_new_method_run_through_all_stages(tree: Path) -
         assert set(final["env"]) == {"corridor"} and set(final["method"]) == {"best_action"}
 
 
+@pytest.mark.slow
 def test_a_part_of_amagos_agent_is_ones_own(tree: Path) -> None:
     manifest = verify(tree / "results/smoke/runs/bandit/amago_first_move/seed_0/policy.safetensors", kind="policy")
     settings = json.loads(manifest["provenance"]["settings"])["method"]["hyperparameters"]
     assert settings["exploration"]["kind"] == "first_move" and settings["exploration"]["options"] == {"every": 3}
 
 
+@pytest.mark.slow
 def test_a_variant_is_a_method_like_any_other(tree: Path) -> None:
     runs = tree / "results/tiny/runs/corridor"
     cautious, table = (
@@ -127,6 +131,7 @@ def test_a_variant_is_a_method_like_any_other(tree: Path) -> None:
     assert set(scores["method"]) == {"best_action.cautious"}
 
 
+@pytest.mark.slow
 def test_a_new_figure_and_a_new_kind_have_their_four_files(tree: Path) -> None:
     figures = tree / "results/tiny/figures"
     for name, rows in (("corridor", 3), ("corridor_first_and_last", 2)):
@@ -138,6 +143,7 @@ def test_a_new_figure_and_a_new_kind_have_their_four_files(tree: Path) -> None:
         assert (figures / f"{name}.json").is_file()
 
 
+@pytest.mark.slow
 def test_a_claim_of_ones_own_is_judged_without_naming_paper_source_or_scales(tree: Path) -> None:
     said = run(tree, RUN, "recollect claims --scale tiny --figure corridor --table").stdout
     assert "Your own: A table of actions has no memory" in said and "✓" in said
@@ -145,6 +151,7 @@ def test_a_claim_of_ones_own_is_judged_without_naming_paper_source_or_scales(tre
     assert "best action does not rise" in json.dumps(caption)
 
 
+@pytest.mark.slow
 def test_a_new_language_model_is_what_the_memory_is_embedded_with(tree: Path) -> None:
     embeddings = read_arrays(tree / "data/tiny/corridor/radt_my_bert/embeddings.safetensors", kind="embeddings")
     assert embeddings["keys"].shape == (6 * 4, 32)  # four entries per task, the width of the small random model
@@ -152,6 +159,7 @@ def test_a_new_language_model_is_what_the_memory_is_embedded_with(tree: Path) ->
     assert len(scores[scores["split"] == "eval"]) == 2 * 3
 
 
+@pytest.mark.slow
 def test_what_is_begun_by_the_commands_of_the_page_lies_beside_it(tree: Path) -> None:
     begun = [
         "hall.py",

@@ -56,7 +56,8 @@ def two_gpus(
     return workflow
 
 
-@pytest.mark.parametrize(("pack", "jobs"), [(1, 4), pytest.param(3, 6, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("pack", "jobs"), [(1, 4), (3, 6)])
 def test_local_jobs_get_devices_of_their_own_or_share_them_as_asked(
     pack: int, jobs: int, two_gpus: Any, tmp_path: Path
 ) -> None:

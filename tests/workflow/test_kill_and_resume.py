@@ -140,6 +140,7 @@ def test_sigterm_saves_and_the_run_ends_with_the_same_bytes(
     assert outputs(smoke_workdir, name) == expected
 
 
+@pytest.mark.slow
 def test_a_scoring_that_is_killed_goes_on_with_the_same_bytes(smoke_data: Path, tmp_path: Path) -> None:
     env, method = "dark_room_10x10", "dt.many"
     where = ["--scale", "smoke", "--env", env, "--method", method, "--seed", "0", "--device", "cpu", "--threads", "1"]

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 RUNS = "results/smoke/runs/tmaze_passive_5/dqn_lstm{}/seed_0/scores.parquet"
 
 
+@pytest.mark.slow
 def test_the_jobs_that_failed_stand_at_the_end_with_their_errors(real_workflow: Callable[[str], Any]) -> None:
     workflow = real_workflow("repository")
     breaks, works = RUNS.format(".learning_rate=1e+30"), RUNS.format("")

@@ -58,6 +58,7 @@ def test_ready_jobs_are_looked_at_when_a_job_has_ended(tmp_path: Path) -> None:
     assert looks(tmp_path, "yes") <= JOBS + 2
 
 
+@pytest.mark.slow
 def test_jobs_that_the_limit_per_second_holds_back_are_started_later(tmp_path: Path) -> None:
     assert looks(tmp_path, "yes", "--max-jobs-per-timespan", "2/1s") >= JOBS / 2
 

@@ -13,6 +13,7 @@ import pytest
 HISTORIES = "data/paper/procgen/histories.safetensors"
 
 
+@pytest.mark.slow
 def test_a_missing_python_stops_the_run_before_any_job(real_workflow: Callable[[str], Any], stand_in: Path) -> None:
     workflow = dataclasses.replace(real_workflow("clean"), commands=stand_in)
     said = workflow.snakemake(

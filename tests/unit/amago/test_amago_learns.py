@@ -35,6 +35,7 @@ def learned(tmp_path: Path, world: Any, episodes: int, *, seed: int = 0, **chang
     return float(play(world_, policy).return_E.mean()), run.table()
 
 
+@pytest.mark.slow
 def test_it_remembers_the_sign_of_a_short_t_maze(tmp_path: Path) -> None:
     mean, _ = learned(
         tmp_path, MAZE, 64, actors=12, epochs=16, steps_per_epoch=48, updates_per_epoch=40, batch_size=24,

@@ -155,6 +155,7 @@ def test_a_collector_plays_the_tasks_of_its_actors_with_random_streams_of_its_ow
     assert played[0] != played[1]
 
 
+@pytest.mark.slow
 def test_where_one_collector_is_killed_the_others_end_also_when_it_had_the_turn_to_write(tmp_path: Path) -> None:
     settings = settings_of(processes=4, epochs=100_000, updates_per_epoch=1, steps_per_epoch=12, evaluate_every=100_000)
     folder = tmp_path / "checkpoints" / "buffer" / "fifo"

@@ -92,7 +92,8 @@ def test_histories_are_the_whole_episodes_of_the_recorded_games_in_the_order_in_
         assert ended_at == sorted(ended_at)
 
 
-@pytest.mark.parametrize("stop_at", [120, pytest.param(480, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("stop_at", [120, 480])
 def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_bytes(stop_at: int, tmp_path: Path) -> None:
     whole = generated(tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):

@@ -357,6 +357,7 @@ class Recall(BaseWorld):
         return np.stack([shown_B, self._timestep_B / 5], 1).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_agents_learn_to_remember_what_no_agent_without_memory_can():
     signs = [Task(i, f"sign_{i}", "train") for i in range(4)]
     shared = {"transitions": 6000, "rollout": 400, "epochs": 6, "learning_rate": 5e-3, "entropy": 0.01}
