@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 TRAIN_SPLIT = "train"
+Row = tuple[int, str, int, int, str, float]
+"""Step, split, task, episode, metric and value, which are no frame yet."""
 SCORING = "scoring_while_learning"  # folder beside the checkpoints, see `Run.scoring`
 
 
@@ -82,7 +84,7 @@ class Run:
         self._cadence = Cadence(clock)
         self.resumed = False
         self._frames: list[pd.DataFrame] = []
-        self._logged: list[tuple[int, str, float]] = []
+        self._logged: list[Row] = []
 
     @property
     def checkpoint_folder(self) -> Path:
@@ -181,8 +183,20 @@ class Run:
         """
         for name, value in metrics.items():
             check_metric(name, float(value), f"{self.folder}, step {step}")
-        self._logged.extend((step, name, float(value)) for name, value in metrics.items())
+        self._logged.extend(
+            (step, TRAIN_SPLIT, NOT_ONE, NOT_ONE, name, float(value)) for name, value in metrics.items()
+        )
         self._show({step: {name: float(value) for name, value in metrics.items()}})
+
+    def log_episodes(self, step: int, split: str, metric: str, task: int | np.ndarray, value_E: np.ndarray) -> None:
+        """Add a row for each episode of an evaluation: a number of each, of one task or one each.
+
+        The same as `log_scores` with a frame of theirs, which takes 4 milliseconds; this takes a hundredth of one.
+        """
+        tasks, values = np.broadcast_to(task, value_E.shape).tolist(), value_E.tolist()
+        for episode, (one, value) in enumerate(zip(tasks, values, strict=True)):
+            self._logged.append((step, split, one, episode, metric, value))
+        self._show({step: {f"{split}/{metric}": sum(values) / len(values)}})
 
     def log_scores(self, rows: pd.DataFrame) -> None:
         """Add score rows; env, method and seed columns that are missing or blank are filled with the run's own."""
@@ -280,13 +294,13 @@ class Run:
     def _settle(self) -> None:
         """Turn the rows logged one by one into a frame, behind those already there."""
         if self._logged:
-            steps, names, values = zip(*self._logged, strict=True)
+            steps, splits, tasks, episodes, names, values = zip(*self._logged, strict=True)
             rows = scores_frame(
                 **self.labels,
                 step=np.array(steps, dtype=np.int64),
-                split=TRAIN_SPLIT,
-                task=NOT_ONE,
-                episode=NOT_ONE,
+                split=np.array(splits),
+                task=np.array(tasks),
+                episode=np.array(episodes),
                 metric=np.array(names),
                 value=np.array(values, dtype=np.float64),
             )

@@ -60,6 +60,9 @@ def log_learning(
     for metric, value_B in values.items():
         if np.isnan(value_B).any():
             continue  # the world knows no success
+        if labels == run.labels:
+            run.log_episodes(step, LEARNING, metric, task, value_B)
+            continue
         rows = scores_frame(
             **labels,
             step=step,

@@ -185,6 +185,30 @@ def test_a_run_that_begins_afresh_after_all_is_as_if_it_had_never_resumed(tmp_pa
     assert found is not None and found.step == 4  # later ones were of a past that is not continued
 
 
+def test_episodes_are_logged_as_their_frame_would_be(tmp_path: Path) -> None:
+    labels: dict[str, Any] = {"env": "maze", "method": "gpt", "seed": 3}
+    one, other = (
+        Run(tmp_path / name, tmp_path / name, settings_text="same", clock=lambda: 0.0, **labels) for name in "ab"
+    )
+    points: list[list[Any]] = [[], []]
+    for run, seen in zip((one, other), points, strict=True):
+        run._show = seen.append  # type: ignore[method-assign]
+    draws = np.random.default_rng(0)
+    for step in range(0, 40, 10):
+        for task in (0, np.arange(5)):
+            value_E = draws.random(5)
+            one.log_episodes(step, "learning", "return", task, value_E)
+            frame = {"split": "learning", "task": task, "episode": np.arange(5), "metric": "return", "value": value_E}
+            other.log_scores(scores_frame(**labels, step=step, **frame))
+        for run in (one, other):
+            run.log(step, loss=0.5 * step)
+            if step == 20:
+                run.log_scores(scores_frame(step=step, split="eval", task=1, episode=2, metric="success", value=1.0))
+                run.save(step, {}, {})
+    assert one.table().equals(other.table()) and one.table().dtypes.equals(other.table().dtypes)
+    assert points[0] == points[1]
+
+
 def test_checkpoints_are_due_once_per_interval_even_when_steps_jump(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     due = []
