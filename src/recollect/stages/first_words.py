@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from recollect.artifacts.lease import usable
 from recollect.settings.errors import UserError
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
+
+if TYPE_CHECKING:
+    from recollect.stages.estimating import Estimate
 
 MINUTE, HOUR = 60.0, 3600.0
 MOST_NAMED = 3  # of figures, in a command
@@ -31,12 +35,11 @@ def of(jobs: Iterable[Job], *, local: bool, cores: int, most_hours: float | None
     jobs = list(jobs)
     if all(STAGES[job.stage].local for job in jobs):
         return ""
-    from recollect.stages.estimating import Estimator  # needs torch, which takes a second
-    from recollect.stages.forecast import said_time
+    from recollect.stages.forecast import said_time  # needs torch, which takes a second
 
     gpus = len(usable("auto")) if local else 0
     lacks_gpus = local and not gpus and any(STAGES[job.stage].on_gpu(job) for job in jobs)
-    estimator = Estimator({}, "cpu" if lacks_gpus else "auto")
+    estimator = _estimator(jobs, on_gpus=not lacks_gpus)
     seconds = {"GPU": 0.0, "CPU": 0.0}
     for job in jobs:
         with suppress(UserError):  # of a world that only the jobs' own environment has
@@ -56,6 +59,24 @@ def of(jobs: Iterable[Job], *, local: bool, cores: int, most_hours: float | None
             f"or begin it with `--config hours={math.ceil(wall / HOUR)}` or more",
         )
     return f"To do: {said}"
+
+
+def _estimator(jobs: Sequence[Job], *, on_gpus: bool) -> Callable[[Job], Estimate]:
+    """As `recollect forecast` reckons what was not finished here: by what was timed on a GPU, and with seeds that share a job."""
+    from recollect.stages import packs
+    from recollect.stages.device_speeds import speeds_of
+    from recollect.stages.estimating import Estimator
+
+    if not on_gpus:
+        return Estimator({}, "cpu")
+    alone = Estimator({})
+    together: dict[Job, int] = {}
+    with suppress(UserError):
+        for scale in dict.fromkeys(job.scale for job in jobs):
+            own = [job for job in jobs if job.scale == scale]
+            shared = packs.sharing(scale, own, lambda job: alone(job).seconds)
+            together |= {job: len(whole) for job, whole in shared.items()}
+    return Estimator({}, "auto", speeds_of("auto"), together)
 
 
 def _forecast(jobs: Sequence[Job]) -> str:

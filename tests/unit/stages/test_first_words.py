@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from recollect.settings.errors import UserError
-from recollect.stages import first_words
+from recollect.stages import device_speeds, first_words
 from recollect.stages.estimating import Estimator
+from recollect.stages.forecast import said_time
 from recollect.stages.stage import Job
 
 RUNS = [Job("run", "demo", "dark_room_7x7", "radt", str(seed)) for seed in range(5)]
@@ -34,6 +35,15 @@ def test_time_of_cpus_and_gpus_is_said_apart(said: Said) -> None:
         rf"To do: {times}\. `recollect forecast --scale demo memory_rl_passive_tmaze` says of what\.", both
     )
     assert "GPU" not in said(RUNS)
+
+
+def test_on_gpus_it_is_the_time_of_a_forecast(said: Said) -> None:
+    """Of what a GPU was timed at, with the seeds of a job as one network."""
+    runs = [Job("run", "paper", "tmaze_passive_50", "dqn_gpt", str(seed)) for seed in range(1, 11)]
+    timed = device_speeds.speeds_of("auto")
+    assert timed is not None
+    together = Estimator({}, "auto", timed, dict.fromkeys(runs, len(runs)))
+    assert said_time(sum(together(job).seconds for job in runs)) + " of GPU time" in said(runs, local=False)
 
 
 def test_without_a_gpu_the_time_is_that_of_this_machine(said: Said) -> None:
