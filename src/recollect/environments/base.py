@@ -178,6 +178,12 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         """
         return None
 
+    def on_device(self, worlds: Sequence[BaseWorld], device: Any) -> Any:
+        """Worlds of this kind with the same options, this one among them, as tensors on a device of torch, on which whole
+        episodes can be played without the host (`recollect.memory_rl.rounds_on_device` says what that is). None: they cannot.
+        """
+        return None
+
     # ---- gymnasium
 
     def render(self) -> tuple[np.ndarray, ...]:

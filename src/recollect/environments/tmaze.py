@@ -16,6 +16,7 @@ Staying behind the pace of the optimal walk costs 1/length per step; the right s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -226,6 +227,11 @@ class TMaze(BaseWorld):
         if maze.expose_timestep:
             parts.append(self._timestep_B / self.horizon)
         return np.stack(parts, axis=1, dtype=np.float32)
+
+    def on_device(self, worlds: Sequence[BaseWorld], device: Any) -> Any:
+        from recollect.environments.tmaze_on_device import TMazeOnDevice  # torch, which no walk on the host needs
+
+        return TMazeOnDevice(worlds, np.stack([MOVE_X_A, MOVE_Y_A]), device)
 
     def stands(self) -> np.ndarray:
         """int64 [5, B]: x, y, the goal's side, whether the sign was seen before, and whether it shows now."""

@@ -37,7 +37,7 @@ from recollect.memory_rl.history_policy import HistoryPolicy, reseed_dropout
 from recollect.memory_rl.learner import Learner
 from recollect.memory_rl.off_policy import OnlineTrainer, trainer_of
 from recollect.memory_rl.replay import STORES, EpisodeReplay
-from recollect.memory_rl.rounds_on_device import RoundsOnDevice, can_play
+from recollect.memory_rl.rounds_on_device import RoundsOnDevice, remembers_whole
 from recollect.memory_rl.stacked import OneAfterTheOther, spread_gradients, stacked
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
@@ -108,14 +108,17 @@ class Ensemble:
     def _on_device(self) -> tuple[RoundsOnDevice, RoundsOnDevice] | None:
         """Where members can play without the host: for their rounds, and for their evaluations."""
         network, first = self.learner.network, self.members[0]
-        worlds = [member.world for member in self.members]
         explores = first.learner.drawn_before(0, 0, np.random.default_rng(0)) is not None
         stacks = not isinstance(network.encoder.sequence, OneAfterTheOther)
-        if first.hp.actors > 1 or not explores or not stacks or not can_play(network, worlds):
+        if first.hp.actors > 1 or not explores or not stacks or not remembers_whole(network, first.horizon):
             return None
-        judged = [member.evaluation_world for member in self.members]
-        made = (RoundsOnDevice(network, cast("Any", of), self.device) for of in (worlds, judged))
-        return next(made), next(made)
+        rounds = []
+        for worlds in ([member.world for member in self.members], [member.evaluation_world for member in self.members]):
+            there = worlds[0].on_device(worlds, self.device)
+            if there is None:
+                return None
+            rounds.append(RoundsOnDevice(network, there, self.device))
+        return rounds[0], rounds[1]
 
     def _draw(self) -> None:
         """Each member's windows, from its own stream, onto the device in one copy that nothing waits for."""

@@ -10,7 +10,6 @@ import torch
 
 from recollect.environments import registry
 from recollect.environments.tmaze import TMaze
-from recollect.memory_rl.tmaze_on_device import TMazeOnDevice
 
 OPTIONS: list[dict[str, Any]] = [
     {"length": 3},
@@ -33,7 +32,7 @@ def mazes_of(options: dict[str, Any]) -> list[TMaze]:
 @pytest.mark.parametrize("options", OPTIONS)
 def test_episodes_are_those_of_the_mazes_themselves(options: dict[str, Any]) -> None:
     wanted, mazes = mazes_of(options), mazes_of(options)
-    played, draws = TMazeOnDevice(mazes, torch.device("cpu")), np.random.default_rng(0)
+    played, draws = mazes[0].on_device(mazes, torch.device("cpu")), np.random.default_rng(0)
     for _ in range(6):
         seen = [maze.reset()[0] for maze in wanted]
         assert np.array_equal(played.begin(), np.concatenate(seen))

@@ -7,32 +7,39 @@ are one batch, in lockstep: every episode of a T-Maze lasts to its horizon. What
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from recollect.common.transfer import sent
-from recollect.environments.tmaze import MOVE_X_A, MOVE_Y_A, TMaze
-
 
 class TMazeOnDevice:
-    """Some mazes with the same options, one behind the other: B instances in all."""
+    """Some mazes (`tmaze.TMaze`) with the same options, one behind the other: B instances in all.
 
-    def __init__(self, mazes: Sequence[TMaze], device: torch.device) -> None:
-        self.mazes, self.device = mazes, device
+    Args:
+        moves_2A: how far each action moves along x and along y.
+    """
+
+    def __init__(self, mazes: Sequence[Any], moves_2A: np.ndarray, device: torch.device) -> None:
+        self.mazes = mazes
         self.options, self.horizon = mazes[0].options, mazes[0].horizon
         self.junction = self.options.back + self.options.length
         self.rows = sum(maze.num_envs for maze in mazes)
-        (self.size,) = mazes[0].single_observation_space.shape or ()
+        self.size: int = mazes[0].single_observation_space.shape[0]
         self.stands_5B = torch.zeros(5, self.rows, dtype=torch.int64, device=device)  # see `TMaze.stands`
         self.time = torch.zeros(1, dtype=torch.int64, device=device)
-        self._move_x_A, self._move_y_A = (torch.as_tensor(np.int64(move)).to(device) for move in (MOVE_X_A, MOVE_Y_A))
+        self._move_x_A, self._move_y_A = torch.as_tensor(moves_2A.astype(np.int64)).to(device)
+
+    @property
+    def state(self) -> tuple[Tensor, ...]:
+        """What a step changes."""
+        return self.stands_5B, self.time
 
     def begin(self) -> np.ndarray:
         """Begin an episode in all instances: observations float32 [B, D], on the host."""
         observations = [maze.reset()[0] for maze in self.mazes]
-        self.stands_5B.copy_(sent(np.concatenate([maze.stands() for maze in self.mazes], 1), self.device))
+        self.stands_5B.copy_(torch.from_numpy(np.concatenate([maze.stands() for maze in self.mazes], 1)))
         self.time.zero_()
         return np.concatenate(observations)
 
