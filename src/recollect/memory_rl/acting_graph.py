@@ -10,9 +10,9 @@ function can be called as it is (tests do); it equals `HistoryEncoder.step` up t
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from recollect.memory_rl.transformer_sequence import TransformerState
 log = logging.getLogger(__name__)
 FEWEST = 16  # slots that a graph of a GPT reads
 
+Given = TypeVar("Given")
 Tensors = tuple[Tensor, ...]
 
 
@@ -53,23 +54,66 @@ def acting_step(network: Any, token: Tensors, before: Tensors, cache: KeyValueCa
     return network.head(h_BH)
 
 
-@dataclass
-class ActingGraph:
-    """Steps a network with the rows of one state; where a graph cannot be captured, as the function is.
+class StepGraphs:
+    """Functions of tensors that stay where they are as CUDA graphs; on a CPU, and where one cannot be captured, as they are.
 
     Attributes:
         works: whether graphs can be captured here; the first that cannot is warned of, and none is tried again.
+        made: by their keys, and where their replays leave what is given.
     """
 
     works: ClassVar[bool] = True
 
-    network: Any
-    device: torch.device
-    _sent: Tensors = ()  # the token on the host, where a graph begins to read
-    _token: Tensors = ()  # and on the device
-    _before: Tensors = ()  # and what a step begins with: on the device
-    _graphs: dict[tuple[bool, int], tuple[torch.cuda.CUDAGraph, Tensor]] = field(default_factory=dict)
-    _launched: torch.cuda.Event | None = None  # of the last graph, which has read its tokens
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.made: dict[Hashable, tuple[torch.cuda.CUDAGraph, Any]] = {}
+
+    def run(self, key: Hashable, function: Callable[[], Given], changed: Tensors) -> Given:
+        """What the function gives, in a graph's case until the next call.
+
+        Args:
+            key: functions with one key are one function.
+            changed: the tensors from which it begins, and which it leaves as the next one begins.
+        """
+        if self.device.type != "cuda" or not StepGraphs.works:
+            return function()
+        if key not in self.made:
+            try:
+                self.made[key] = _captured(function, changed)
+            except RuntimeError as error:
+                StepGraphs.works = False
+                log.warning("acting goes on without CUDA graphs, which is slower: %s", error)
+                return function()
+        graph, given = self.made[key]
+        graph.replay()
+        return cast("Given", given)
+
+
+def _captured(function: Callable[[], Given], changed: Tensors) -> tuple[torch.cuda.CUDAGraph, Given]:
+    """A graph and where its replay leaves what is given. What comes next draws and begins as if there had been no warm-up."""
+    drawn, before = torch.cuda.get_rng_state(), tuple(one.clone() for one in changed)
+    try:
+        for _ in range(WARM_UP):
+            beside(function)
+            for own, one in zip(changed, before, strict=True):
+                own.copy_(one)
+        return captured(function)
+    finally:
+        torch.cuda.set_rng_state(drawn)
+
+
+class ActingGraph:
+    """Steps a network with the rows of one state, in graphs."""
+
+    def __init__(self, network: Any, device: torch.device) -> None:
+        self.network, self.device = network, device
+        self._sent: Tensors = ()  # the token on the host, where a graph begins to read
+        self._token: Tensors = ()  # and on the device
+        self._before: Tensors = ()  # and what a step begins with: on the device
+        self._graphs = StepGraphs(device)
+        self._launched = (
+            torch.cuda.Event() if device.type == "cuda" else None
+        )  # of the last one, which has read its tokens
 
     def fits(self, state: Any) -> bool:
         """Whether the next step is one for a graph: a GPT's with a row that fills its context slides, and is none."""
@@ -111,36 +155,13 @@ class ActingGraph:
                 own.copy_(one, non_blocking=True)
 
     def _computed(self, cache: KeyValueCache | None, end: int) -> Tensor:
-        function = partial(self._step, cache, end)
-        if self.device.type != "cuda" or not ActingGraph.works:
-            return function()
         key = self.network.training, end
-        if key not in self._graphs:
-            try:
-                self._graphs[key] = self._captured(function)
-            except RuntimeError as error:
-                ActingGraph.works = False
-                log.warning("acting goes on without CUDA graphs, which is slower: %s", error)
-                return function()
-        graph, outputs_BA = self._graphs[key]
-        graph.replay()
-        self._launched = torch.cuda.Event() if self._launched is None else self._launched
-        self._launched.record()
+        outputs_BA = self._graphs.run(key, partial(self._step, cache, end), self._before)
+        if self._launched is not None:
+            self._launched.record()
         return outputs_BA
 
     def _step(self, cache: KeyValueCache | None, end: int) -> Tensor:
         for own, one in zip(self._token, self._sent, strict=True):
             own.copy_(one, non_blocking=True)
         return acting_step(self.network, self._token, self._before, cache, end)
-
-    def _captured(self, function: partial[Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        """A graph and where its replay leaves the outputs. What comes next draws and begins as if there had been no warm-up."""
-        drawn, before = torch.cuda.get_rng_state(), tuple(one.clone() for one in self._before)
-        try:
-            for _ in range(WARM_UP):
-                beside(function)
-                for own, one in zip(self._before, before, strict=True):
-                    own.copy_(one)
-            return captured(function)
-        finally:
-            torch.cuda.set_rng_state(drawn)

@@ -10,7 +10,6 @@ Of each seed are played the episodes that it would play by itself, but for round
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import Any, Protocol
 
@@ -19,14 +18,11 @@ import torch
 from torch import Tensor
 
 from recollect.common.cache import KeyValueCache
-from recollect.common.cuda_graphs import WARM_UP, beside, captured
 from recollect.common.rollout import Episodes
 from recollect.common.transfer import sent
-from recollect.memory_rl.acting_graph import FEWEST, ActingGraph, acting_step
+from recollect.memory_rl.acting_graph import FEWEST, StepGraphs, acting_step
 from recollect.memory_rl.history_policy import HistoryNetwork
 from recollect.memory_rl.transformer_sequence import TransformerState
-
-log = logging.getLogger(__name__)
 
 
 class WorldsOnDevice(Protocol):
@@ -82,7 +78,7 @@ class RoundsOnDevice:
         self.action_TB = torch.zeros(T, rows, dtype=torch.int64, device=device)
         self.reward_TB = torch.zeros(T, rows, device=device)
         self.observation_TBD = torch.zeros(T, rows, size, device=device)
-        self._graphs: dict[tuple[bool, int], torch.cuda.CUDAGraph] = {}
+        self._graphs = StepGraphs(device)
 
     def play(self, drawn_TB: np.ndarray | None = None) -> Episodes:
         """One episode of each instance, in the network's mode.
@@ -102,9 +98,10 @@ class RoundsOnDevice:
             self.drawn_TB.fill_(-1)
         else:
             self.drawn_TB.copy_(sent(drawn_TB, self.device))
+        changed = (*self.token, *self.before, *self.worlds.state)
         for t in range(T):
             end = 0 if self.cache is None else min(max(FEWEST, 1 << t.bit_length()), self.cache.length)
-            self._launch(end)
+            self._graphs.run((self.network.training, end), partial(self._step, end), changed)
         terminal_BT = np.zeros((rows, T), np.uint8)
         terminal_BT[:, -1] = 1
         rest_TBD = self.observation_TBD.cpu().numpy()  # here the host waits
@@ -128,32 +125,3 @@ class RoundsOnDevice:
         for own, table, one in zip(self.token, tables, happened, strict=True):
             own.copy_(one)
             table.index_copy_(0, t, one[None])
-
-    def _launch(self, end: int) -> None:
-        function = partial(self._step, end)
-        if self.device.type != "cuda" or not ActingGraph.works:
-            function()
-            return
-        key = self.network.training, end
-        if key not in self._graphs:
-            try:
-                self._graphs[key] = self._captured(function)
-            except RuntimeError as error:
-                ActingGraph.works = False
-                log.warning("acting goes on without CUDA graphs, which is slower: %s", error)
-                function()
-                return
-        self._graphs[key].replay()
-
-    def _captured(self, function: partial[None]) -> torch.cuda.CUDAGraph:
-        """A graph of a step. What comes next draws and begins as if there had been no warm-up."""
-        changed = (*self.token, *self.before, *self.worlds.state)
-        drawn, before = torch.cuda.get_rng_state(), tuple(one.clone() for one in changed)
-        try:
-            for _ in range(WARM_UP):
-                beside(function)
-                for own, one in zip(changed, before, strict=True):
-                    own.copy_(one)
-            return captured(function)[0]
-        finally:
-            torch.cuda.set_rng_state(drawn)

@@ -18,7 +18,7 @@ from test_ensemble import ROOMS, begun  # noqa: E402
 
 from benchmarks.gpu.pretend import PretendGpu  # noqa: E402
 from recollect.memory_rl import sacd  # noqa: E402
-from recollect.memory_rl.acting_graph import ActingGraph  # noqa: E402
+from recollect.memory_rl.acting_graph import ActingGraph, StepGraphs  # noqa: E402
 from recollect.memory_rl.ensemble import Ensemble  # noqa: E402
 from recollect.memory_rl.history_policy import HistoryPolicy  # noqa: E402
 from recollect.memory_rl.off_policy import OnlineTrainer  # noqa: E402
@@ -102,7 +102,7 @@ def test_a_longer_row_is_read_by_another_graph_and_one_that_slides_by_none() -> 
                 np.zeros((2, *trainer.world.single_observation_space.shape), np.float32), np.zeros(2), np.zeros(2, bool)
             )
         assert policy._graph is not None
-        assert sorted(end for _, end in policy._graph._graphs) == [16, 32, 42]
+        assert sorted(end for _, end in policy._graph._graphs.made) == [16, 32, 42]
         sliding = begun("gpt", device="cuda", sampled_seq_len=2)[0]
         assert not ActingGraph(sliding.learner.network, torch.device("cuda")).fits(
             sliding.learner.network.encoder.sequence.initial_state(2, "cuda")
@@ -116,7 +116,7 @@ def test_where_nothing_can_be_captured_acting_goes_on(
         raise RuntimeError("no capture here")
 
     monkeypatch.setattr("recollect.memory_rl.acting_graph.captured", broken)
-    monkeypatch.setattr(ActingGraph, "works", True)
+    monkeypatch.setattr(StepGraphs, "works", True)
     wanted = played(begun("lstm")[0], 5, graphed=False)
     with PretendGpu(), caplog.at_level(logging.WARNING):
         found = played(begun("lstm", device="cuda")[0], 5, "cuda", graphed=True)
