@@ -13,7 +13,7 @@ LOGGER = $$([ -t 2 ] && echo --logger rich)
 # The figure that is soonest made.
 FIRST := results/demo/figures/amago_dark_key_door.pdf
 # Tests run side by side, so each gets one thread.
-TEST = PYTHONHASHSEED=0 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 3
+TEST = PYTHONHASHSEED=0 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup procgen demo demo-all smoke forecast docs test test-all attack lint dry-run bench gpu lock release clean-env

@@ -47,6 +47,7 @@ def clone(pushed: Any, tmp_path: Path) -> Any:
     return cloned
 
 
+@pytest.mark.slow
 def test_a_clone_has_nothing_to_redo_and_both_tools_agree(clone: Any) -> None:
     assert clone.planned() == []
     assert "up to date" in clone.run("dvc", "status").stdout

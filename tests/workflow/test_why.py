@@ -56,6 +56,7 @@ def why(workflow: Any, *figures: str, check: bool = True) -> str:
     return str(workflow.run(sys.executable, "-m", "recollect.cli", "why", *figures, check=check).stdout)
 
 
+@pytest.mark.slow
 def test_of_what_is_done_it_says_so_and_words_change_nothing(sealed: Any) -> None:
     sealed.edit("src/recollect/radt/dt.py", '"""', '"""Other words. ')
     for path in [*sealed.folder.rglob("*.md"), *sealed.folder.rglob("*.yaml"), *sealed.folder.rglob("*.py")]:
@@ -149,6 +150,7 @@ def test_an_unknown_figure_is_refused(sealed_once: Any) -> None:
     assert "did you mean 'radt_dark_room_10x10'?" in said and "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_the_plan_has_the_jobs_that_snakemake_would_run(sealed_once: Any) -> None:
     code = (
         "from recollect.stages.plan import plan\nfrom recollect.settings.resolve import names\n"
