@@ -11,6 +11,7 @@ LONGEST = 240.0  # seconds between two saves; a minute is left for writing one
 SHORTEST = 1.0  # seconds: what a run may lose that has just begun
 PART = 1 / 12  # of the time so far
 COST = 20.0  # times what the last save took, so that at most a twentieth of the time goes into them
+FREE = 2.0  # seconds of saves that nobody minds: a run of seconds may be saved by steps as often as it says
 
 
 class Cadence:
@@ -26,7 +27,7 @@ class Cadence:
         self.clock = clock
         self.saved_at = self._asked_at = clock()
         self.began = self.saved_at if began is None else began
-        self._behind, self._cost = behind, 0.0
+        self._behind, self._cost, self._spent = behind, 0.0, 0.0
         self._is_last = False  # the state that SIGTERM found is saved
         stopping.can_save(self)
 
@@ -58,14 +59,15 @@ class Cadence:
         """
         self.saved_at = self._asked_at = self.clock()
         self._cost = self.saved_at - began
+        self._spent += self._cost
         self._is_last = stopping.asked()
         if self._is_last and lock.held() < 2:
             stopping.end()
 
     @property
     def affordable(self) -> bool:
-        """Whether one more save leaves saves no more than their part of the time."""
-        return self.clock() - self.saved_at >= COST * self._cost
+        """Whether with one more save all of them take their part of the time at most, but for `FREE`."""
+        return COST * (self._spent + self._cost - FREE) <= self.clock() - self.began
 
     @property
     def unsaved(self) -> float:

@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 import torch
 
+from recollect.artifacts.cadence import FREE
 from recollect.artifacts.run import Run
 from recollect.artifacts.scores import SCORE_COLUMNS, SCORE_DTYPES, check_scores, concat_scores, scores_frame
 from recollect.artifacts.sealed import read_table, write_table
@@ -262,7 +263,21 @@ def test_the_time_that_checkpoints_take_is_a_twentieth_at_most(tmp_path: Path, e
         if run.due(step, every):
             run.save(step, {}, {})
             writing += 5
-    assert 50 < writing <= clock.now / 20
+    assert 50 < writing <= clock.now / 20 + FREE
+
+
+def test_a_run_of_seconds_is_saved_by_steps_as_often_as_it_says(tmp_path: Path) -> None:
+    clock = Clock()
+    run = make_run(tmp_path, clock=clock)
+    run._checkpoints = Mock(folder=tmp_path)  # type: ignore[assignment]
+    run._checkpoints.save.side_effect = lambda *of: setattr(clock, "now", clock.now + 0.05)
+    saves = []
+    for step in range(1, 40):
+        clock.now += 0.01
+        if run.due(step, 2):
+            run.save(step, {}, {})
+            saves.append(step)
+    assert saves == list(range(2, 40, 2))
 
 
 def test_a_run_stopped_at_odd_moments_of_an_odd_clock_ends_with_the_same_bytes(tmp_path: Path) -> None:
