@@ -233,16 +233,17 @@ class TMaze(BaseWorld):
 
         return TMazeOnDevice(worlds, np.stack([MOVE_X_A, MOVE_Y_A]), device)
 
+    @property
+    def _standing(self) -> tuple[np.ndarray, ...]:
+        return self._x_B, self._y_B, self._goal_B, self._seen_B, self._showing_B
+
     def stands(self) -> np.ndarray:
         """int64 [5, B]: x, y, the goal's side, whether the sign was seen before, and whether it shows now."""
-        parts = (self._x_B, self._y_B, self._goal_B, self._seen_B, self._showing_B)
-        return np.stack(parts).astype(np.int64)
+        return np.stack(self._standing).astype(np.int64)
 
     def has_ended(self, stands_5B: np.ndarray) -> None:
         """All episodes ended where others have played them to (`tmaze_on_device`); see `stands`."""
-        for own, one in zip(
-            (self._x_B, self._y_B, self._goal_B, self._seen_B, self._showing_B), stands_5B, strict=True
-        ):
+        for own, one in zip(self._standing, stands_5B, strict=True):
             own[:] = one
         self._timestep_B[:], self._ended_B[:] = self.horizon, True
         self._recount()

@@ -54,6 +54,11 @@ def acting_step(network: Any, token: Tensors, before: Tensors, cache: KeyValueCa
     return network.head(h_BH)
 
 
+def slots_read(tokens: int, cache: KeyValueCache) -> int:
+    """Slots that a graph reads where the longest row has so many tokens before."""
+    return min(max(FEWEST, 1 << tokens.bit_length()), cache.length)
+
+
 class StepGraphs:
     """Functions of tensors that stay where they are as CUDA graphs; on a CPU, and where one cannot be captured, as they are.
 
@@ -133,7 +138,7 @@ class ActingGraph:
             return self._computed(None, 0), None if state is None else self._before
         cache = state.cache
         self._fill(token, (cache.lengths_B,))
-        outputs_BA = self._computed(cache, min(max(FEWEST, 1 << state.longest.bit_length()), cache.length))
+        outputs_BA = self._computed(cache, slots_read(state.longest, cache))
         cache.count(self._before[0])
         state.longest += 1
         return outputs_BA, state

@@ -20,7 +20,7 @@ from torch import Tensor
 from recollect.common.cache import KeyValueCache
 from recollect.common.rollout import Episodes
 from recollect.common.transfer import sent
-from recollect.memory_rl.acting_graph import FEWEST, StepGraphs, acting_step
+from recollect.memory_rl.acting_graph import StepGraphs, acting_step, slots_read
 from recollect.memory_rl.history_policy import HistoryNetwork
 from recollect.memory_rl.transformer_sequence import TransformerState
 
@@ -100,7 +100,7 @@ class RoundsOnDevice:
             self.drawn_TB.copy_(sent(drawn_TB, self.device))
         changed = (*self.token, *self.before, *self.worlds.state)
         for t in range(T):
-            end = 0 if self.cache is None else min(max(FEWEST, 1 << t.bit_length()), self.cache.length)
+            end = 0 if self.cache is None else slots_read(t, self.cache)
             self._graphs.run((self.network.training, end), partial(self._step, end), changed)
         terminal_BT = np.zeros((rows, T), np.uint8)
         terminal_BT[:, -1] = 1

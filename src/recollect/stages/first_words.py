@@ -63,18 +63,16 @@ def of(jobs: Iterable[Job], *, local: bool, cores: int, most_hours: float | None
 
 def _estimator(jobs: Sequence[Job], *, on_gpus: bool) -> Callable[[Job], Estimate]:
     """As `recollect forecast` reckons what was not finished here: by what was timed on a GPU, and with seeds that share a job."""
-    from recollect.stages import packs
     from recollect.stages.device_speeds import speeds_of
     from recollect.stages.estimating import Estimator
+    from recollect.stages.forecast import sharing_of
 
     if not on_gpus:
         return Estimator({}, "cpu")
-    alone = Estimator({})
     together: dict[Job, int] = {}
     with suppress(UserError):
         for scale in dict.fromkeys(job.scale for job in jobs):
-            own = [job for job in jobs if job.scale == scale]
-            shared = packs.sharing(scale, own, lambda job: alone(job).seconds)
+            shared = sharing_of(scale, [job for job in jobs if job.scale == scale])
             together |= {job: len(whole) for job, whole in shared.items()}
     return Estimator({}, "auto", speeds_of("auto"), together)
 

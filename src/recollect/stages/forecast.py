@@ -151,8 +151,7 @@ def forecast(
     timed = speeds_of(device)
     found = remaining(plan(scale, figures)) if only_remaining else plan(scale, figures)
     known = measurements() if measured is None else measured
-    alone = Estimator({})
-    sharing = packs.sharing(scale, found.needs, lambda job: alone(job).seconds)
+    sharing = sharing_of(scale, found.needs)
     together = {job: len(whole) for job, whole in sharing.items()}
     estimator = Estimator(known, device, timed, together)
     estimates = {job: estimator(job) for job in found.needs}
@@ -173,6 +172,12 @@ def forecast(
     memory, is_measured = memory_of_largest(found, ran_here, processes)
     on = f"{timed.device} ({timed.date}, commit {timed.commit})" if timed is not None and some else ""
     return Forecast(scale, found, estimates, devices, wall, memory, is_measured, shared, processes, on)
+
+
+def sharing_of(scale: str, jobs: Iterable[Job]) -> dict[Job, tuple[Job, ...]]:
+    """Each run that shares its job -> all runs of that job; see `packs.sharing`."""
+    alone = Estimator({})
+    return packs.sharing(scale, jobs, lambda job: alone(job).seconds)
 
 
 def _by_job(values: Mapping[Job, float], shared: Mapping[Job, Job]) -> dict[Job, float]:
