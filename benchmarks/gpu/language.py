@@ -38,7 +38,9 @@ def learning(case: Case) -> Subject:
     inputs_BKD = torch.randn(shape, generator=draws).to(case.device)
     own, read = work.trained(settings), work.read(settings)
     steps = hp.actors * hp.rollout
-    network = getattr(memory, "network", None)  # a Transformer-XL; its table of words is not read again
+    network = getattr(
+        getattr(memory, "cache", None), "model", None
+    )  # a Transformer-XL; its table of words is not read again
     read_bytes = FLOAT * sum(p.numel() for p in network.layers.parameters()) if network is not None else 0.0
     parts = (
         Part("training", "env steps", lambda: case.rate(lambda: trainer.advance(clock), steps), own.flop / hp.steps),

@@ -100,4 +100,4 @@ def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.nda
     return history_of(reader, memory, settings, inputs, arrays)
 
 
-make_trainer, train, load_policy = method_with_history(make_history)
+make_trainer, train, train_together, load_policy = method_with_history(make_history)

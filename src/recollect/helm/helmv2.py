@@ -124,4 +124,4 @@ def calibrate(reader: FeatureReader, settings: Settings, images: int) -> None:
             observation, _ = world.reset(options={"reset_mask": done})
 
 
-make_trainer, train, load_policy = method_with_history(make_history)
+make_trainer, train, train_together, load_policy = method_with_history(make_history)

@@ -128,8 +128,16 @@ class LanguageHistory:
 
     def read(self, images: np.ndarray) -> Tensor:
         """History vectors [B, H] after one more image each."""
+        return self.vectors(self.memory.step(self.inputs(images)))
+
+    def inputs(self, images: np.ndarray) -> Tensor:
+        """What the language model reads of one more image each, [B, K, D]; `vectors` takes what it makes of them."""
         self._newest_BKD = self.reader(images, learn=self.learning)
-        return self._rescaled(self.memory.step(self._newest_BKD), update=self.learning)
+        return self._newest_BKD
+
+    def vectors(self, states_BH: Tensor) -> Tensor:
+        """History vectors [B, H] from what the language model made of the newest inputs."""
+        return self._rescaled(states_BH, update=self.learning)
 
     def peek(self, images: np.ndarray) -> Tensor:
         return self._rescaled(self.memory.peek(self.reader(images, learn=False)), update=False)

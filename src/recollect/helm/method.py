@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from recollect.common.contract import Facts, Inputs, facts_of, need_discrete
 from recollect.helm.on_policy import OnPolicyHyperparameters, OnPolicyTrainer
 from recollect.helm.sampled_policy import Agent, History, SampledPolicy, network_from
 from recollect.helm.small_impala import ActorCritic
+from recollect.helm.together import Together
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
@@ -24,13 +25,18 @@ MakeHistory = Callable[[Settings, Inputs, PolicyArrays], History]
 
 
 class Method(NamedTuple):
-    """The three functions that a method's module declares.
+    """The four functions that a method's module declares.
 
     `train` goes on from the run's newest checkpoint if it has one; `load_policy` raises a UserError if arrays do not fit.
+    `train_together` trains several seeds, each from its newest checkpoint, and tells at once the place of each that has ended,
+    with its policy. It gives what broke, by the place of the run that it broke.
     """
 
     make_trainer: Callable[[Settings, Inputs], OnPolicyTrainer]
     train: Callable[[Settings, Inputs, Run], SampledPolicy]
+    train_together: Callable[
+        [Sequence[Settings], Inputs, Sequence[Run], Callable[[int, SampledPolicy], None]], dict[int, Exception]
+    ]
     load_policy: Callable[[Settings, Mapping[str, np.ndarray], Inputs], SampledPolicy]
 
 
@@ -45,7 +51,20 @@ def method_of(make_agent: MakeAgent) -> Method:
     def train(settings: Settings, inputs: Inputs, run: Run) -> SampledPolicy:
         return load_policy(settings, make_trainer(settings, inputs).train(run), inputs)
 
-    return Method(make_trainer, train, load_policy)
+    def train_together(
+        settings: Sequence[Settings],
+        inputs: Inputs,
+        runs: Sequence[Run],
+        finished: Callable[[int, SampledPolicy], None],
+    ) -> dict[int, Exception]:
+        def ended(place: int, arrays: Mapping[str, np.ndarray]) -> None:
+            finished(place, load_policy(settings[place], arrays, inputs))
+
+        together = Together(make_trainer, settings, inputs, runs, ended)
+        together.train()
+        return together.failed
+
+    return Method(make_trainer, train, train_together, load_policy)
 
 
 def method_with_history(make_history: MakeHistory | None) -> Method:

@@ -16,7 +16,8 @@ Sources: HELM (Paischer et al. 2022), its code, and Stable-Baselines3 1.4, on wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -27,15 +28,14 @@ from torch import Tensor
 from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
 from recollect.artifacts.scores import LEARNING, scores_frame
-from recollect.common.advantages import advantages
 from recollect.common.distinct_images import DistinctImages
-from recollect.common.draws import categorical_from_uniform
 from recollect.common.learning_curve import world_of
 from recollect.common.optimiser import Adam
 from recollect.common.ppo_loss import ppo_loss, standardised
 from recollect.common.precision import tf32
 from recollect.common.reward_scale import RewardScale, RunningVariance
 from recollect.environments import faults
+from recollect.helm.rollout import Rollout
 from recollect.helm.sampled_policy import Agent
 from recollect.helm.schedule import Schedule
 from recollect.settings.schema import Frozen, Settings
@@ -171,59 +171,71 @@ class OnPolicyTrainer:
         return self.steps >= self.hp.steps
 
     def advance(self, run: Run) -> None:
+        """Play a rollout, and learn from it."""
+        self.learn(run, *self._play())
+
+    def _play(self) -> tuple[dict[str, Tensor], np.ndarray]:
+        with self.playing():
+            while self.plays:
+                self.look()
+                self.step(*self.agent.act())
+                self.agent.see(self.observation)
+            return self.played()
+
+    # ---- a rollout, step by step: `recollect.helm.together` takes the steps of several runs in turn
+
+    @contextmanager
+    def playing(self) -> Iterator[None]:
+        """A rollout begins. Weights stay as they are while the block lasts."""
+        hp = self.hp
+        self.rollout = Rollout(
+            generator("ppo actions", self.seed, self.rollouts).random((hp.rollout, hp.actors), np.float32)
+        )
+        with tf32(hp.tf32, self.agent.device), self.agent.features.rollout():
+            yield
+
+    @property
+    def plays(self) -> bool:
+        """Whether the rollout that began has steps left."""
+        return self.rollout.t < self.hp.rollout
+
+    def look(self) -> None:
+        """Keep what the agent sees. Called in front of `Agent.act`."""
+        self.rollout.saw(self.agent.record())
+
+    def step(self, log_EA: np.ndarray, value_E: np.ndarray) -> None:
+        """Act once in every game, by what the agent says of them; it has not seen yet what comes of it, `observation`."""
+        hp, agent = self.hp, self.agent
+        action_E = self.rollout.judged(log_EA, value_E)
+        self.observation, reward_E, terminated_E, truncated_E, info = self.world.step(action_E)
+        faults.check_step(self.world, self.observation, reward_E)
+        done_E = terminated_E | truncated_E
+        self._count(reward_E, done_E, info)
+        learned_E: np.ndarray = np.asarray(
+            self.scale(reward_E, done_E) if hp.normalise_rewards else reward_E, np.float32
+        )
+        if hp.bootstrap_truncation and truncated_E.any():
+            learned_E = learned_E + hp.gamma * np.where(truncated_E, agent.value(self.observation), 0)
+        self.rollout.ended(learned_E, done_E)
+        if done_E.any():
+            self.observation, _ = self.world.reset(options={"reset_mask": done_E})
+            agent.forget(done_E)
+
+    def played(self) -> tuple[dict[str, Tensor], np.ndarray]:
+        """The moments of the rollout [T * E, ...], and where episodes ended [T, E]."""
+        moments = self.rollout.moments(self.agent.value(), self.hp.gamma, self.hp.gae_lambda, self.agent.put)
+        return moments, self.rollout.done_TE
+
+    def learn(self, run: Run, moments: Mapping[str, Tensor], done_TE: np.ndarray) -> None:
+        """Learn from a rollout that was played, and log what is due."""
+        self.rollouts += 1
         with tf32(self.hp.tf32, self.agent.device):
-            with self.agent.features.rollout():
-                moments, done_TE = self._play()
-            self.rollouts += 1
             if self.hp.keep_best:
                 self._keep_if_best()
             self._learn(moments, done_TE)
         began = self.rollouts * self.hp.rollout >= self.world.horizon
         if self.done or (began and self.steps // self.hp.log_every > self.logged_at // self.hp.log_every):
             self._log(run)
-
-    def _play(self) -> tuple[dict[str, Tensor], np.ndarray]:
-        """The moments of a rollout [T * E, ...], and where episodes ended [T, E]."""
-        hp, agent = self.hp, self.agent
-        T, E = hp.rollout, hp.actors
-        noise_TE = generator("ppo actions", self.seed, self.rollouts).random((T, E), np.float32)
-        moments: dict[str, Tensor] = {}
-        action_TE = np.empty((T, E), np.int64)
-        done_TE = np.empty((T, E), bool)
-        log_TE = np.empty((T, E), np.float32)
-        reward_TE = np.empty((T, E), np.float32)
-        value_TE = np.empty((T + 1, E), np.float32)
-        for t in range(T):
-            for name, value in agent.record().items():
-                if name not in moments:
-                    moments[name] = value.new_empty((T, *value.shape))
-                moments[name][t] = value
-            log_EA, value_TE[t] = agent.act()
-            action_E = action_TE[t] = categorical_from_uniform(log_EA, noise_TE[t])
-            log_TE[t] = np.take_along_axis(log_EA, action_E[:, None], 1)[:, 0]
-            self.observation, reward_E, terminated_E, truncated_E, info = self.world.step(action_E)
-            faults.check_step(self.world, self.observation, reward_E)
-            done_E = done_TE[t] = terminated_E | truncated_E
-            self._count(reward_E, done_E, info)
-            reward_TE[t] = self.scale(reward_E, done_E) if hp.normalise_rewards else reward_E
-            if hp.bootstrap_truncation and truncated_E.any():
-                reward_TE[t] += hp.gamma * np.where(truncated_E, agent.value(self.observation), 0)
-            if done_E.any():
-                self.observation, _ = self.world.reset(options={"reset_mask": done_E})
-                agent.forget(done_E)
-            agent.see(self.observation)
-        value_TE[T] = agent.value()
-        advantage_TE = advantages(reward_TE, done_TE, value_TE, hp.gamma, hp.gae_lambda)
-        numbers = {
-            "action": action_TE,
-            "log": log_TE,
-            "advantage": advantage_TE,
-            "value": value_TE[:-1],
-            "return": advantage_TE + value_TE[:-1],
-        }
-        for name, array in numbers.items():
-            moments[name] = agent.put(np.ascontiguousarray(array))
-        return {name: value.flatten(0, 1) for name, value in moments.items()}, done_TE
 
     def _count(self, reward_E: np.ndarray, done_E: np.ndarray, info: Mapping[str, Any]) -> None:
         self.running[0] += reward_E

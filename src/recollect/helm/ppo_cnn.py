@@ -13,4 +13,4 @@ class Hyperparameters(OnPolicyHyperparameters):
     """Of CNN-PPO: see `OnPolicyHyperparameters`."""
 
 
-make_trainer, train, load_policy = method_with_history(None)
+make_trainer, train, train_together, load_policy = method_with_history(None)

@@ -21,7 +21,7 @@ from recollect.common.contract import Inputs, facts_of
 from recollect.common.distinct_images import DistinctImages
 from recollect.helm.method import PolicyArrays, make_network, method_of
 from recollect.helm.on_policy import OnPolicyHyperparameters
-from recollect.helm.sampled_policy import Agent, on_host
+from recollect.helm.sampled_policy import Agent, beside
 from recollect.helm.small_impala import ActorCritic
 from recollect.settings.schema import Settings
 
@@ -57,10 +57,10 @@ class RecurrentAgent(Agent):
         return {**super().record(), "hidden": self._hidden_BU, "cell": self._cell_BU}
 
     @torch.no_grad()
-    def act(self) -> tuple[np.ndarray, np.ndarray]:
-        """Log-probabilities [B, A] and values [B]; the image is remembered."""
+    def judge(self) -> Tensor:
+        """See `Agent.judge`; the image is remembered."""
         outputs_1BU, self._hidden_BU, self._cell_BU = self._step(self._images)
-        return on_host(*self.network.heads(outputs_1BU[0]))
+        return beside(*self.network.heads(outputs_1BU[0]))
 
     @torch.no_grad()
     def value(self, images: np.ndarray | None = None) -> np.ndarray:
@@ -130,4 +130,4 @@ def make_agent(settings: Settings, inputs: Inputs, arrays: PolicyArrays) -> Recu
     return RecurrentAgent(network, hp.sequences, inputs.device)
 
 
-make_trainer, train, load_policy = method_of(make_agent)
+make_trainer, train, train_together, load_policy = method_of(make_agent)

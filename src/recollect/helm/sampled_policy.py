@@ -78,21 +78,28 @@ class Agent:
         if self.history is not None:
             self.history.reset(mask_B)
 
-    def see(self, images: np.ndarray) -> None:
-        """Look at images uint8 [B, *shape]: what `act`, `value` and `record` then are about."""
+    def see(self, images: np.ndarray, vectors_BH: Tensor | None = None) -> None:
+        """Look at images uint8 [B, *shape]: what `act`, `value` and `record` then are about.
+
+        `vectors_BH`: what the history makes of them, where it has read them already.
+        """
         self._images = self.put(images)
         if self.history is not None:
-            self._history_BH = self.history.read(images)
+            self._history_BH = self.history.read(images) if vectors_BH is None else vectors_BH
 
     def record(self) -> dict[str, Tensor]:
         """What the update must know of this moment: [B, ...] each. Called in front of `act`."""
         found = {"image": self._images}
         return found if self._history_BH is None else {**found, "history": self._history_BH}
 
-    @torch.no_grad()
     def act(self) -> tuple[np.ndarray, np.ndarray]:
-        """Log-probabilities [B, A] and values [B]."""
-        return on_host(*self.network.judge(self.features(self._images), self._history_BH))
+        """Log-probabilities [B, A] and values [B]; a GPU is waited for once."""
+        return apart(self.judge().cpu().numpy())
+
+    @torch.no_grad()
+    def judge(self) -> Tensor:
+        """The same on the device, values behind log-probabilities: [B, A + 1]. Nothing waits for it."""
+        return beside(*self.network.judge(self.features(self._images), self._history_BH))
 
     @torch.no_grad()
     def value(self, images: np.ndarray | None = None) -> np.ndarray:
@@ -165,10 +172,14 @@ class Agent:
         return {name: np.array(value) for name, value in found.items()}
 
 
-def on_host(log_BA: Tensor, value_B: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Both as arrays; a GPU is waited for once."""
-    both = torch.cat([log_BA, value_B[:, None]], 1).cpu().numpy()
-    return np.ascontiguousarray(both[:, :-1]), np.ascontiguousarray(both[:, -1])
+def beside(log_BA: Tensor, value_B: Tensor) -> Tensor:
+    """Values behind log-probabilities, [B, A + 1]."""
+    return torch.cat([log_BA, value_B[:, None]], 1)
+
+
+def apart(both_BA: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log-probabilities [B, A] and values [B], see `beside`."""
+    return np.ascontiguousarray(both_BA[:, :-1]), np.ascontiguousarray(both_BA[:, -1])
 
 
 class SampledPolicy(BatchedPolicy):

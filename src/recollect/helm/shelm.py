@@ -81,4 +81,4 @@ def make_history(
     return history.history_of(TokenReader(retrieval, memory.embeddings_VD), memory, settings, inputs, arrays)
 
 
-make_trainer, train, load_policy = method_with_history(make_history)
+make_trainer, train, train_together, load_policy = method_with_history(make_history)

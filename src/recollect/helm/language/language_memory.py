@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -97,6 +98,26 @@ def language_memory(
     dtype = torch.bfloat16 if in_bfloat16(precision, device) else torch.float32
     common: dict[str, Any] = {"memory_length": memory_length, "batch_tokens": batch_tokens, "dtype": dtype}
     if settings.kind == "transformer_xl":
+        of = (name, model, layers, dtype, torch.device(device))
+        network = _networks.get(of)
+        if network is None:
+            network = _networks[of] = _Network(name, model, layers, dtype, device)
+        ring = partial(network.ring, length=memory_length, tokens=batch_tokens, dtype=dtype, graphed=graphed)
+        return RingMemory(ring, network.table_VD, network.words)
+    if settings.kind == "llama":
+        return rotary_memory(settings, layers=layers, device=device, graphed=graphed, **common)
+    if settings.kind == "gpt2":
+        return causal_memory(settings, folder=model, layers=layers, device=device, **common)
+    return encoder_memory(settings, folder=model, layers=layers, pooling=pooling, device=device, **common)
+
+
+class _Network:
+    """A Transformer-XL with its words; memories of one process that have the same one share it while any of them lives."""
+
+    def __init__(
+        self, name: str, model: Path | None, layers: int | None, dtype: torch.dtype, device: str | torch.device
+    ) -> None:
+        settings = language_model(name)
         if model is not None:
             network = load(Path(model), layers=layers)
         elif settings.source == "random":
@@ -107,13 +128,13 @@ def language_memory(
                 where=f"config/language_models.yaml: {name}",
                 do="Give the folder that the workflow's rule filled.",
             )
-        network = network.to(device)
-        table_VD = network.table()
-        network.hold_products(dtype)
-        ring = partial(XLCache, network, length=memory_length, tokens=batch_tokens, dtype=dtype, graphed=graphed)
-        return RingMemory(ring, table_VD, vocabulary(settings, model))
-    if settings.kind == "llama":
-        return rotary_memory(settings, layers=layers, device=device, graphed=graphed, **common)
-    if settings.kind == "gpt2":
-        return causal_memory(settings, folder=model, layers=layers, device=device, **common)
-    return encoder_memory(settings, folder=model, layers=layers, pooling=pooling, device=device, **common)
+        self.network = network.to(device)
+        self.table_VD = self.network.table()
+        self.network.hold_products(dtype)
+        self.words = vocabulary(settings, model)
+
+    def ring(self, batch: int, **chosen: Any) -> XLCache:
+        return XLCache(self.network, batch, **chosen)
+
+
+_networks: WeakValueDictionary[tuple[Any, ...], _Network] = WeakValueDictionary()

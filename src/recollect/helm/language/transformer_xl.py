@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from copy import copy
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from pydantic import Field
@@ -139,6 +140,13 @@ class XLCache(TokenRing):
             # Of each layer [2, 1, 1, H, Dh]: what queries of contents and of distances have added, before B and K.
             both = [torch.stack([part.content_bias, part.position_bias]) * scale for part in parts]
         self._biases = [bias_2HE[:, None, None] for bias_2HE in both]
+
+    def part(self, first: int, rows: int) -> Self:
+        """Some rows as a ring of their own, whose keys and values are these: to save them, and to load them into an empty ring."""
+        chosen = copy(self)
+        chosen.batch, chosen.written_B = rows, self.written_B[first : first + rows]
+        chosen.layers = [kv[:, first : first + rows] for kv in self.layers]
+        return chosen
 
     def reset(self, mask_B: Tensor) -> None:
         on_host = mask_B.cpu()

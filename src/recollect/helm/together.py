@@ -1,0 +1,198 @@
+"""Seeds of a method trained together: one step of their frozen language model reads for all of them.
+
+- Each member is a run as it is alone (`OnPolicyTrainer`): it plays, learns, logs and saves by itself, from its own random
+  streams, with its own network. They only take their steps in turn. So members need not be at the same place of their runs,
+  a run that was begun alone goes on together with others, and the other way round.
+- The keys and values of all members lie in one ring (`SharedMemory`), and the host waits once for what all agents say.
+- A member's numbers are those of the run alone, but for how sums of more rows are rounded in the language model.
+
+Ours; the released code trains a seed at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recollect.artifacts import stopping
+from recollect.artifacts.progress import Progress
+from recollect.artifacts.run import Run
+from recollect.common.contract import Inputs
+from recollect.common.runs_together import RunsTogether
+from recollect.helm.language.shared_memory import MemoryShare, SharedMemory, ring_of
+from recollect.helm.language_history import LanguageHistory
+from recollect.helm.on_policy import OnPolicyTrainer
+from recollect.helm.sampled_policy import apart
+from recollect.settings.errors import UserError
+from recollect.settings.schema import Settings
+
+RING_BYTES = {"cpu": 2e9, "cuda": 16e9}
+"""What the keys and values of those may take that are trained together; more seeds wait for their turn. A Transformer-XL with
+511 inputs remembers 75 MB for each game. From 100 or 200 games on, a step takes as much longer as it has more of them."""
+
+Played = tuple[dict[str, Tensor], np.ndarray]
+Finished = Callable[[int, Mapping[str, np.ndarray]], None]
+
+
+class Together(RunsTogether[OnPolicyTrainer]):
+    """Runs on their way to their ends, as many at a time as there is room for.
+
+    Args:
+        make_trainer: makes one at the beginning of its run.
+        finished: is told the place of each run that has ended and the arrays of its policy, at once.
+    """
+
+    def __init__(
+        self,
+        make_trainer: Callable[[Settings, Inputs], OnPolicyTrainer],
+        settings: Sequence[Settings],
+        inputs: Inputs,
+        runs: Sequence[Run],
+        finished: Finished,
+    ) -> None:
+        super().__init__(runs)
+        self.make_trainer, self.settings, self.inputs, self.finished = make_trainer, settings, inputs, finished
+        self.steps: dict[int, int] = {}  # of every run that was begun with those that go on, by its place
+
+    def train(self) -> None:
+        """Train each run to its end, or to where it breaks. Raises UserError: their memories cannot be shared."""
+        waiting = list(range(len(self.runs)))
+        while waiting:
+            room = 1
+            while waiting and len(self.trainers) < room:
+                self.attempt(waiting[0], partial(self._begin, waiting.pop(0)))
+                room = self._room()
+            if not self.trainers:
+                continue  # none could be begun
+            self.steps = {place: trainer.steps for place, trainer in self.trainers.items()}
+            total = self.settings[0].method.hyperparameters.steps * len(self.trainers)
+            title = f"training {len(self.trainers)} seeds together"
+            with Progress(total, title, start=sum(self.steps.values())) as progress:
+                while self.trainers:
+                    self._go_on(progress)
+
+    def _room(self) -> int:
+        """How many runs go on at a time, by what the memory of one takes."""
+        for trainer in self.trainers.values():
+            history = trainer.agent.history
+            row_bytes = getattr(history.memory, "row_bytes", 0) if isinstance(history, LanguageHistory) else 0
+            if row_bytes:
+                return max(1, int(RING_BYTES[trainer.agent.device.type] / (row_bytes * trainer.hp.actors)))
+        return len(self.runs)
+
+    def _begin(self, place: int) -> None:
+        trainer = self.make_trainer(self.settings[place], self.inputs)
+        checkpoint = self.runs[place].resume()
+        if checkpoint is not None:
+            trainer.load(checkpoint.arrays, checkpoint.state)
+        self.trainers[place] = trainer
+
+    def _go_on(self, progress: Progress) -> None:
+        """Rollout by rollout, until a run has ended or failed, as those that are left share a smaller memory."""
+        self.each(self._end, [place for place, trainer in self.trainers.items() if trainer.done])
+        going = list(self.trainers)
+        shared = share(self.trainers)
+        while going and list(self.trainers) == going:
+            for place, played in self._play(shared).items():
+                self.attempt(place, partial(self.trainers[place].learn, self.runs[place], *played))
+            self.steps |= {place: trainer.steps for place, trainer in self.trainers.items()}
+            progress.update(sum(self.steps.values()))
+            last = self.runs[going[-1]]  # of one round of saves it knows what all of them cost
+            if last.due(self.steps[going[-1]], self.settings[0].method.hyperparameters.checkpoint_every):
+                self.each(partial(self._save, last.clock()), going)
+                if stopping.asked():  # all are saved: it ends here, not behind another rollout
+                    last.due(self.steps[going[-1]], 0)
+            self.each(self._end, [place for place, trainer in self.trainers.items() if trainer.done])
+
+    def _play(self, shared: SharedMemory | None) -> dict[int, Played]:
+        """A rollout of every run that goes on; of one that fails, nothing."""
+        members = dict(self.trainers)
+        with ExitStack() as held:
+            for trainer in members.values():
+                held.enter_context(trainer.playing())
+            for _ in range(next(iter(members.values())).hp.rollout):
+                self._step(members, shared)
+            found = {place: self.attempt(place, trainer.played) for place, trainer in list(self.trainers.items())}
+        return {place: played for place, played in found.items() if played is not None}
+
+    def _step(self, members: Mapping[int, OnPolicyTrainer], shared: SharedMemory | None) -> None:
+        """One step of every run."""
+        said: dict[int, Tensor] = {}
+        for place, trainer in list(self.trainers.items()):
+            judged = self.attempt(place, partial(_judged, trainer))
+            if judged is not None:
+                said[place] = judged
+        if not said:
+            return
+        on_host = torch.stack(list(said.values())).cpu().numpy()  # one wait for all
+        for place, both_BA in zip(said, on_host, strict=True):
+            self.attempt(place, partial(self.trainers[place].step, *apart(both_BA)))
+        if shared is None:
+            self.each(self._see, self.trainers)
+            return
+        inputs: dict[int, Tensor] = {}
+        for number, place in enumerate(members):
+            if place in self.trainers:
+                given = self.attempt(place, partial(_inputs, self.trainers[place]))
+                if given is not None:
+                    inputs[number] = given
+        vectors = shared.step(inputs) if inputs else {}
+        for number, place in enumerate(members):
+            if number in vectors:
+                self.attempt(place, partial(_see, self.trainers[place], vectors[number]))
+
+    def _see(self, place: int) -> None:
+        trainer = self.trainers[place]
+        trainer.agent.see(trainer.observation)
+
+    def _save(self, began: float, place: int) -> None:
+        trainer = self.trainers.get(place)
+        if trainer is not None and not trainer.done:
+            self.runs[place].save(trainer.steps, *trainer.saved(), began=began)
+
+    def _end(self, place: int) -> None:
+        trainer = self.trainers.pop(place)
+        self.finished(place, trainer.best or trainer.agent.learned())
+
+
+def _judged(trainer: OnPolicyTrainer) -> Tensor:
+    trainer.look()
+    return trainer.agent.judge()
+
+
+def _inputs(trainer: OnPolicyTrainer) -> Tensor:
+    history: Any = trainer.agent.history
+    given: Tensor = history.inputs(trainer.observation)
+    return given
+
+
+def _see(trainer: OnPolicyTrainer, states_BH: Tensor) -> None:
+    history: Any = trainer.agent.history
+    trainer.agent.see(trainer.observation, history.vectors(states_BH))
+
+
+def share(trainers: Mapping[int, OnPolicyTrainer]) -> SharedMemory | None:
+    """Lay the memories of agents into one, in the order of `trainers`; None: they have none, or there is one agent alone.
+
+    Raises UserError: such memories are not shared.
+    """
+    histories = [trainer.agent.history for trainer in trainers.values()]
+    languages = [history for history in histories if isinstance(history, LanguageHistory)]
+    if not languages or (len(languages) == 1 and not isinstance(languages[0].memory, MemoryShare)):
+        return None
+    if any(trainer.hp.bootstrap_truncation for trainer in trainers.values()):
+        raise UserError(
+            "values behind a time limit are read by each seed alone (`bootstrap_truncation`)",
+            where="ensemble",
+            do="train the seeds one after the other: take the method out of the scale's `ensembles`",
+        )
+    shared = SharedMemory([ring_of(history.memory) for history in languages])
+    for history, own in zip(languages, shared.shares, strict=True):
+        history.memory = own
+    return shared

@@ -1,0 +1,322 @@
+"""HELM's seeds trained together: each run's numbers are those of the run alone, and what befalls one run befalls no other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import fake_worlds
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from recollect.artifacts.run import Run
+from recollect.artifacts.sealed import write_arrays
+from recollect.common.contract import Inputs
+from recollect.helm import helm, helmv2, ppo_cnn, ppo_lstm, shelm, together
+from recollect.helm.language.language_memory import LanguageMemory, language_memory
+from recollect.helm.language.shared_memory import SharedMemory, ring_of
+from recollect.helm.on_policy import OnPolicyTrainer
+from recollect.helm.vision.token_vocabulary import KIND
+from recollect.helm.vision.vision_language import RandomModel
+from recollect.settings.errors import UserError
+from recollect.settings.resolve import resolve, scale_settings
+from recollect.settings.schema import EnvironmentSettings, EvaluationSettings, MethodSettings, Settings
+from recollect.stages import packs
+
+SEEDS = (3, 4, 5)
+MODULES: dict[str, Any] = {"helm": helm, "helmv2": helmv2, "shelm": shelm, "ppo_cnn": ppo_cnn, "ppo_lstm": ppo_lstm}
+OWN: dict[str, dict[str, Any]] = {
+    "helm": {"mem_len": "config"},
+    "helmv2": {"mem_len": "config", "vision_language_model": "random"},
+    "shelm": {"token_vocabulary": "random", "topk": 2},
+    "ppo_cnn": {},
+    "ppo_lstm": {"units": 12, "sequences": 3},
+}
+XL = "random-transfo-xl"
+
+
+@pytest.fixture(autouse=True)
+def signals(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    fake_worlds.install(monkeypatch)
+    monkeypatch.chdir(root)  # the names of models are read from the repository's configuration
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Inputs:
+    """A vocabulary of eight words of the random Transformer-XL, with the random vision-language model's vectors."""
+    strings = [f"word{i}" for i in range(8)]
+    vectors = torch.nn.functional.normalize(RandomModel(32, 0, "cpu").texts(strings), dim=1).numpy()
+    arrays = {"lm_ids": np.arange(40, 48), "embeddings": vectors}
+    path = tmp_path / "words.safetensors"
+    write_arrays(path, arrays, kind=KIND, metadata={"about": '{"strings": ' + str(strings).replace("'", '"') + "}"})
+    return Inputs(token_vocabulary=path)
+
+
+@pytest.fixture(autouse=True)
+def words_of_the_transformer_xl(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = shelm.token_vocabulary
+    monkeypatch.setattr(shelm, "token_vocabulary", lambda name: known(name).model_copy(update={"language_model": XL}))
+
+
+def settings_of(method: str, seed: int, **chosen: Any) -> Settings:
+    environment = EnvironmentSettings(
+        name="signal",
+        world="signal",
+        options={"height": 9, "width": 9},
+        evaluation=EvaluationSettings(protocol="episodic", episodes=4),
+    )
+    small: dict[str, Any] = {"channel_scale": 1, "width": 16, "actor": 8, "critic": 8, "log_every": 1}
+    small |= {"steps": 64, "actors": 4, "rollout": 4, "batches": 4, "checkpoint_every": 10**9, **OWN[method]}
+    if method in ("helm", "helmv2", "shelm"):
+        small |= {"language_model": XL, "memory_length": 6}
+    hp = MODULES[method].Hyperparameters(**{**small, **chosen})
+    shell = MethodSettings(name=method, algorithm=method, data="online", hyperparameters=hp)
+    return Settings(scale="smoke", seed=seed, environment=environment, method=shell)
+
+
+class Company:
+    """Runs of one method that differ in their seed, in folders of their own."""
+
+    def __init__(self, method: str, folder: Path, inputs: Inputs, **chosen: Any) -> None:
+        self.method, self.folder, self.inputs = method, folder, inputs
+        self.settings = [settings_of(method, seed, **chosen) for seed in SEEDS]
+        self.runs = [self.run(place) for place in range(len(SEEDS))]
+        self.policies: dict[int, dict[str, np.ndarray]] = {}
+
+    def run(self, place: int) -> Run:
+        folder = self.folder / str(place)
+        return Run(folder, folder / "checkpoints", settings_text="same")
+
+    def train(self) -> dict[int, Exception]:
+        """All of them together, in new processes so to say."""
+        self.runs = [self.run(place) for place in range(len(SEEDS))]
+
+        def finished(place: int, policy: Any) -> None:
+            self.policies[place] = policy.arrays()
+
+        failed: dict[int, Exception] = MODULES[self.method].train_together(
+            self.settings, self.inputs, self.runs, finished
+        )
+        return failed
+
+    def train_alone(self, place: int) -> None:
+        self.runs[place] = self.run(place)
+        policy = MODULES[self.method].train(self.settings[place], self.inputs, self.runs[place])
+        self.policies[place] = policy.arrays()
+
+
+def alone(method: str, folder: Path, inputs: Inputs, **chosen: Any) -> Company:
+    """The same, one after the other."""
+    company = Company(method, folder, inputs, **chosen)
+    for place in range(len(SEEDS)):
+        company.train_alone(place)
+    return company
+
+
+def assert_same(some: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray]) -> None:
+    assert some.keys() == others.keys()
+    for name, value in others.items():
+        assert some[name].tobytes() == value.tobytes(), name
+
+
+def assert_near(some: Company, others: Company) -> None:
+    for place in range(len(SEEDS)):
+        for name, value in others.policies[place].items():
+            np.testing.assert_allclose(some.policies[place][name], value, rtol=1e-3, atol=1e-5)
+        rows, wanted = some.runs[place].table(), others.runs[place].table()
+        assert rows.drop(columns="value").equals(wanted.drop(columns="value"))
+        np.testing.assert_allclose(rows["value"], wanted["value"], rtol=1e-3, atol=1e-4)
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_behind(monkeypatch: pytest.MonkeyPatch, seed: int, rollouts: int, error: type[Exception] = Stopped) -> None:
+    """Let the run of a seed break in the middle of its next rollout after so many."""
+    step = OnPolicyTrainer.step
+
+    def stepped(trainer: OnPolicyTrainer, *said: Any) -> None:
+        if trainer.seed == seed and trainer.rollouts == rollouts and trainer.rollout.t == 2:
+            raise error("here")
+        step(trainer, *said)
+
+    monkeypatch.setattr(OnPolicyTrainer, "step", stepped)
+
+
+# ---- one memory for all
+
+
+def memory_of(rows: int, inputs: torch.Tensor) -> LanguageMemory:
+    """A memory that has read some inputs [T, B, K, D], of which a row was forgotten on the way."""
+    memory = language_memory(XL, memory_length=5, batch_tokens=2)
+    memory.start(rows)
+    for t, x_BKD in enumerate(inputs):
+        if t == 2:
+            memory.reset(torch.arange(rows) == 1)
+        memory.step(x_BKD)
+    return memory
+
+
+@pytest.mark.parametrize("lengths", [(4, 4, 4), (7, 3, 0)])
+def test_what_memories_read_as_one_is_what_each_reads_alone(lengths: tuple[int, ...]) -> None:
+    """Also where they have read so many inputs that the newest lie in other slots of their rings."""
+    draws = torch.Generator().manual_seed(0)
+    width = language_memory(XL, memory_length=5).width
+    before = [torch.randn(length, 2, 2, width, generator=draws) for length in lengths]
+    own, others = ([memory_of(2, inputs) for inputs in before] for _ in range(2))
+    shared = SharedMemory([ring_of(memory) for memory in others])
+    for t in range(9):
+        if t in (3, 4):
+            mask_B = torch.tensor([t == 3, True])
+            own[t - 3].reset(mask_B)
+            shared.shares[t - 3].reset(mask_B)
+        x = {n: torch.randn(2, 2, width, generator=draws) for n in range(3)}
+        found = shared.step(x)
+        for n, memory in enumerate(own):
+            torch.testing.assert_close(found[n], memory.step(x[n]), atol=1e-5, rtol=1e-4)
+    attention_LNM, rows_N = own[1].attention(), torch.tensor([1])
+    assert attention_LNM is not None
+    torch.testing.assert_close(shared.shares[1].attention(), attention_LNM, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(shared.shares[1].attention(rows_N), attention_LNM[:, rows_N], atol=1e-5, rtol=1e-4)
+    x_BKD = torch.randn(2, 2, width, generator=draws)
+    for n, memory in enumerate(own):  # and each can go on by itself
+        again = language_memory(XL, memory_length=5, batch_tokens=2)
+        again.load(shared.shares[n].arrays())
+        torch.testing.assert_close(again.step(x_BKD), memory.step(x_BKD), atol=1e-5, rtol=1e-4)
+
+
+def test_memories_of_one_process_share_the_networks_weights() -> None:
+    one, two, shorter = (language_memory(XL, memory_length=5, layers=layers) for layers in (None, None, 1))
+    assert one.embeddings_VD is two.embeddings_VD is not shorter.embeddings_VD
+
+
+def test_a_lost_share_disturbs_no_other() -> None:
+    draws = torch.Generator().manual_seed(0)
+    memory, width = memory_of(2, torch.zeros(0)), language_memory(XL, memory_length=5).width
+    shared = SharedMemory([ring_of(memory_of(2, torch.zeros(0))) for _ in range(2)])
+    for t in range(4):
+        x_BKD = torch.randn(2, 1, width, generator=draws)
+        found = shared.step({1: x_BKD} if t > 1 else {0: x_BKD * 2, 1: x_BKD})
+        torch.testing.assert_close(found[1], memory.step(x_BKD), atol=1e-5, rtol=1e-4)
+
+
+# ---- whole runs
+
+
+@pytest.mark.parametrize("method", ["ppo_cnn", "ppo_lstm"])
+def test_runs_without_a_language_model_end_with_the_bytes_of_the_runs_alone(
+    method: str, inputs: Inputs, tmp_path: Path
+) -> None:
+    company, wanted = Company(method, tmp_path / "together", inputs), alone(method, tmp_path / "alone", inputs)
+    assert company.train() == {}
+    for place in range(len(SEEDS)):
+        assert_same(company.policies[place], wanted.policies[place])
+        pd.testing.assert_frame_equal(company.runs[place].table(), wanted.runs[place].table())
+
+
+@pytest.mark.parametrize("method", ["helm", "helmv2", "shelm"])
+def test_runs_with_a_language_model_have_the_rows_and_the_policies_of_the_runs_alone(
+    method: str, inputs: Inputs, tmp_path: Path
+) -> None:
+    company, wanted = Company(method, tmp_path / "together", inputs), alone(method, tmp_path / "alone", inputs)
+    assert company.train() == {}
+    assert_near(company, wanted)
+
+
+def test_the_language_model_takes_one_step_for_all(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[int] = []
+    read = together.SharedMemory.step
+
+    def stepped(shared: SharedMemory, given: Mapping[int, torch.Tensor]) -> Any:
+        rows.append(sum(len(x_BKD) for x_BKD in given.values()))
+        return read(shared, given)
+
+    monkeypatch.setattr(together.SharedMemory, "step", stepped)
+    Company("helm", tmp_path, inputs).train()
+    assert rows == [12] * 16
+
+
+def test_more_seeds_than_there_is_room_for_take_turns(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = alone("helm", tmp_path / "alone", inputs)
+    company, most = Company("helm", tmp_path / "together", inputs), []
+    going = together.Together._go_on
+
+    def counted(self: together.Together, progress: Any) -> None:
+        most.append(len(self.trainers))
+        going(self, progress)
+
+    monkeypatch.setattr(together.Together, "_go_on", counted)
+    row_bytes = getattr(language_memory(XL, memory_length=6), "row_bytes", 0)
+    monkeypatch.setitem(together.RING_BYTES, "cpu", 2.5 * 4 * row_bytes)
+    assert company.train() == {} and most == [2, 1]
+    assert_near(company, wanted)
+
+
+def test_a_run_that_was_begun_alone_goes_on_with_others_and_the_other_way_round(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So members are at different places, and end at different times."""
+    wanted = alone("helm", tmp_path / "alone", inputs)
+    company = Company("helm", tmp_path / "together", inputs, checkpoint_every=16)
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        stop_behind(patch, SEEDS[0], 2)
+        company.train_alone(0)
+    with monkeypatch.context() as patch:
+        stop_behind(patch, SEEDS[1], 1)
+        assert {place: type(error) for place, error in company.train().items()} == {1: Stopped}
+    assert company.runs[0].resumed and sorted(company.policies) == [0, 2]
+    tables = [company.runs[0], company.runs[2]]
+    company.train_alone(1)
+    assert company.runs[1].resumed
+    company.runs = [tables[0], company.runs[1], tables[1]]
+    assert_near(company, wanted)
+
+
+@pytest.mark.parametrize("method", ["helm", "helmv2", "shelm"])
+def test_runs_that_were_killed_together_end_with_the_same_bytes(
+    method: str, inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, killed = (Company(method, tmp_path / name, inputs, checkpoint_every=16) for name in ("whole", "killed"))
+    whole.train()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        stop_behind(patch, SEEDS[2], 2, KeyboardInterrupt)  # type: ignore[arg-type]
+        killed.train()
+    assert killed.train() == {} and all(run.resumed for run in killed.runs)
+    for place in range(len(SEEDS)):
+        assert_same(killed.policies[place], whole.policies[place])
+        pd.testing.assert_frame_equal(killed.runs[place].table(), whole.runs[place].table())
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({"language_model": "random"}, "only keys and values of Transformer-XL's"),
+        ({"bootstrap_truncation": True}, "read by each seed alone"),
+    ],
+)
+def test_what_cannot_be_trained_together_is_said(
+    chosen: dict[str, Any], said: str, inputs: Inputs, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=said):
+        Company("helm", tmp_path, inputs, **chosen).train()
+
+
+def test_the_paper_scale_lists_what_can_be_trained_together(root: Path) -> None:
+    listed = scale_settings("paper").ensembles
+    found = set()
+    for pairs in packs.packs("paper", hours={}).values():
+        for env, method in pairs:
+            if method in listed:
+                hp: Any = resolve("paper", env, method, 0).method.hyperparameters
+                if hasattr(hp, "language_model"):
+                    found.add(method)
+                    assert hp.language_model == "transfo-xl-wt103" and not hp.bootstrap_truncation
+    assert {"helm", "helmv2", "shelm"} <= found
