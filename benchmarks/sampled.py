@@ -2,8 +2,8 @@
 
 python -m benchmarks.sampled --after 10 run --scale paper --env tmaze_active_20 --method dqn_gpt --seed 1
 
-It runs `recollect` with what follows the options, and prints in the end (SIGTERM and Ctrl-C included) of each function of the project
-the share of samples that were within it, and the lines in which most were. A GPU is seen where the host waits for it.
+It runs `recollect` with what follows the options, and prints in the end (SIGTERM and Ctrl-C included) of each function of the
+project the share of samples that were within it, and the lines in which most were. A GPU is seen where the host waits for it.
 """
 
 from __future__ import annotations

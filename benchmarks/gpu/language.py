@@ -1,4 +1,5 @@
-"""Lines of HELM: whole rollouts with their updates, a step of the language model alone, and CLIP's image encoder.
+"""Lines of HELM: whole rollouts with their updates, of a run alone and of seeds together, a step of the language model alone,
+and CLIP's image encoder.
 
 Frozen models have the published shapes and random weights. MiniGrid is played, and its frames are cached as in a run.
 """
@@ -19,6 +20,7 @@ from recollect.common.work import FLOAT, known_of
 from recollect.evaluation.speed import Clock
 from recollect.helm import settings as helm_settings
 from recollect.helm import work
+from recollect.helm.together import Together, share
 from recollect.helm.vision import clip, vision_language
 from recollect.settings.resolve import algorithm_module
 
@@ -59,6 +61,38 @@ def learning(case: Case) -> Subject:
         return np.concatenate(found)
 
     return Subject(parts, numbers, jobs={"train": {"training": hp.steps}})
+
+
+def begun(case: Case) -> Together:
+    """`members` (extra) runs that differ in their seed."""
+    module = algorithm_module(case.settings.method.algorithm, where=case.method)
+    settings = [case.settings.model_copy(update={"seed": seed}) for seed in range(int(str(case.extra["members"])))]
+    clocks = [Clock(case.nowhere) for _ in settings]
+    runs = Together(module.make_trainer, settings, inputs_of(case), clocks, lambda place, arrays: None)
+    for place in range(len(settings)):
+        runs.begin(place)
+    return runs
+
+
+def together(case: Case) -> Subject:
+    """Seeds whose language model reads for all; rates count what all of them do."""
+    hp: Any = case.settings.method.hyperparameters
+    runs = begun(case)
+    shared, members = share(runs.trainers), len(runs.trainers)
+
+    def rollout() -> None:
+        runs.rollout(shared)
+        for failure in runs.failed.values():
+            raise failure
+
+    def numbers() -> np.ndarray:
+        rollout()
+        return np.concatenate([trainer.rollout.value_TE.ravel() for trainer in runs.trainers.values()])
+
+    steps = hp.actors * hp.rollout
+    own = work.trained(case.settings)
+    part = Part("training", "env steps", lambda: case.rate(rollout, members * steps), own.flop / hp.steps)
+    return Subject((part,), numbers, jobs={"train": {"training": hp.steps}})
 
 
 def images(case: Case) -> Subject:

@@ -182,6 +182,18 @@ LINES: dict[str, Line] = {
         {"language_model": "random-transfo-xl"},
         weight=2,
     ),
+    f"helm_of_{SEEDS}": Line(
+        f"HELM, memory 511, {SEEDS} seeds",
+        "language.together",
+        FRAMES,
+        "helm",
+        ("mini_grid_MemoryS7", "helm"),
+        {AS_SET: Variant(), "graph": Variant({LANGUAGE: BF16}, BF16)},
+        {"actors": 2, "rollout": 8, "batches": 4},
+        {"language_model": "random-transfo-xl"},
+        extra={"members": SEEDS},
+        weight=2,
+    ),
     "clip": Line(
         "CLIP ViT-B/16, 16 frames", "language.images", FRAMES, "shelm", ("mini_grid_MemoryS7", "shelm"), SIGHT
     ),

@@ -172,6 +172,21 @@ def test_an_update_of_ppo_never_waits(tmp_path: Path) -> None:
     assert not waits
 
 
+def test_a_step_of_helms_seeds_waits_once_for_all_of_them(tmp_path: Path, replays: list[Any]) -> None:
+    changes = {"language_model": "random-transfo-xl"}
+    with PretendGpu() as gpu:
+        of = case("mini_grid_MemoryS7", "helm", tmp_path, changes=changes, extra={"members": 3})
+        runs = language.begun(of)
+        shared, hp = language.share(runs.trainers), runs.trainers[0].hp
+        runs.rollout(shared)
+        del gpu.waits[:], replays[:]
+        played = runs._play(shared)
+        waited = [where.split(":")[-1] for _, where in gpu.waits]
+    assert sorted(played) == [0, 1, 2] and not runs.failed
+    assert waited.count("_step") == hp.rollout and len(waited) == hp.rollout + 3  # and for each run's last values
+    assert len(replays) == hp.rollout  # of the language model
+
+
 # ---- runs, on a real GPU where there is one
 
 A_REAL_ONE = torch.cuda.is_available()

@@ -20,6 +20,7 @@ from torch import Tensor
 from recollect.common.contract import Inputs, facts_of
 from recollect.common.frozen_hopfield import FrozenHopfield
 from recollect.common.precision import Precision, in_bfloat16
+from recollect.common.transfer import sent
 from recollect.helm.frame_cache import FrameCache
 from recollect.helm.language_history import LanguageHistory, LanguageHyperparameters, Reader, history_of, memory_of
 from recollect.helm.method import method_with_history
@@ -70,7 +71,7 @@ class HopfieldReader(Reader):
     def grey(self, images: np.ndarray) -> Tensor:
         """Means over the first axis of images uint8 [B, *shape], from 0 to 1 and flat."""
         device = self.hopfield.embeddings_VD.device
-        return torch.from_numpy(images).to(device).float().mean(1).flatten(1) / 255
+        return sent(images, device).float().mean(1).flatten(1) / 255
 
     def __call__(self, images: np.ndarray, *, learn: bool = False) -> Tensor:
         self._newest = images

@@ -16,6 +16,11 @@ class Rollout:
 
     Args:
         noise_TE: uniform numbers by which actions are drawn.
+
+    Attributes:
+        t: how many steps are over.
+        value_TE: the critic's values, float32 [T + 1, E]; the last are of what is seen behind the last step.
+        done_TE: where episodes ended, bool [T, E].
     """
 
     def __init__(self, noise_TE: np.ndarray) -> None:
@@ -26,7 +31,7 @@ class Rollout:
         self._action_TE = np.empty((T, E), np.int64)
         self._log_TE = np.empty((T, E), np.float32)
         self._reward_TE = np.empty((T, E), np.float32)
-        self._value_TE = np.empty((T + 1, E), np.float32)
+        self.value_TE = np.empty((T + 1, E), np.float32)
         self.done_TE = np.empty((T, E), bool)
 
     def saw(self, moment: Mapping[str, Tensor]) -> None:
@@ -38,7 +43,7 @@ class Rollout:
 
     def judged(self, log_EA: np.ndarray, value_E: np.ndarray) -> np.ndarray:
         """Actions [E] drawn by their log-probabilities; `value_E` is the critic's."""
-        self._value_TE[self.t] = value_E
+        self.value_TE[self.t] = value_E
         action_E = self._action_TE[self.t] = categorical_from_uniform(log_EA, self.noise_TE[self.t])
         self._log_TE[self.t] = np.take_along_axis(log_EA, action_E[:, None], 1)[:, 0]
         return action_E
@@ -57,14 +62,14 @@ class Rollout:
             last_value_E: of what is seen behind the last step.
             put: brings an array to the device.
         """
-        self._value_TE[-1] = last_value_E
-        advantage_TE = advantages(self._reward_TE, self.done_TE, self._value_TE, gamma, gae_lambda)
+        self.value_TE[-1] = last_value_E
+        advantage_TE = advantages(self._reward_TE, self.done_TE, self.value_TE, gamma, gae_lambda)
         numbers = {
             "action": self._action_TE,
             "log": self._log_TE,
             "advantage": advantage_TE,
-            "value": self._value_TE[:-1],
-            "return": advantage_TE + self._value_TE[:-1],
+            "value": self.value_TE[:-1],
+            "return": advantage_TE + self.value_TE[:-1],
         }
         found = dict(self._seen)
         for name, array in numbers.items():

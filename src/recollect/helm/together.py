@@ -64,10 +64,11 @@ class Together(RunsTogether[OnPolicyTrainer]):
         """Train each run to its end, or to where it breaks. Raises UserError: their memories cannot be shared."""
         waiting = list(range(len(self.runs)))
         while waiting:
-            room = 1
-            while waiting and len(self.trainers) < room:
-                self.attempt(waiting[0], partial(self._begin, waiting.pop(0)))
-                room = self._room()
+            self.begin(waiting.pop(0))
+            left = 1 + len(waiting)
+            turns = -(-left // self._room())
+            for _ in range(-(-left // turns) - 1):  # about as many in each turn
+                self.begin(waiting.pop(0))
             if not self.trainers:
                 continue  # none could be begun
             self.steps = {place: trainer.steps for place, trainer in self.trainers.items()}
@@ -86,7 +87,11 @@ class Together(RunsTogether[OnPolicyTrainer]):
                 return max(1, int(RING_BYTES[trainer.agent.device.type] / (row_bytes * trainer.hp.actors)))
         return len(self.runs)
 
-    def _begin(self, place: int) -> None:
+    def begin(self, place: int) -> None:
+        """Take in a run, from its newest checkpoint."""
+        self.attempt(place, partial(self._resumed, place))
+
+    def _resumed(self, place: int) -> None:
         trainer = self.make_trainer(self.settings[place], self.inputs)
         checkpoint = self.runs[place].resume()
         if checkpoint is not None:
@@ -99,8 +104,7 @@ class Together(RunsTogether[OnPolicyTrainer]):
         going = list(self.trainers)
         shared = share(self.trainers)
         while going and list(self.trainers) == going:
-            for place, played in self._play(shared).items():
-                self.attempt(place, partial(self.trainers[place].learn, self.runs[place], *played))
+            self.rollout(shared)
             self.steps |= {place: trainer.steps for place, trainer in self.trainers.items()}
             progress.update(sum(self.steps.values()))
             last = self.runs[going[-1]]  # of one round of saves it knows what all of them cost
@@ -109,6 +113,11 @@ class Together(RunsTogether[OnPolicyTrainer]):
                 if stopping.asked():  # all are saved: it ends here, not behind another rollout
                     last.due(self.steps[going[-1]], 0)
             self.each(self._end, [place for place, trainer in self.trainers.items() if trainer.done])
+
+    def rollout(self, shared: SharedMemory | None) -> None:
+        """Play a rollout of every run that goes on, and learn from it. `shared`: see `share`."""
+        for place, played in self._play(shared).items():
+            self.attempt(place, partial(self.trainers[place].learn, self.runs[place], *played))
 
     def _play(self, shared: SharedMemory | None) -> dict[int, Played]:
         """A rollout of every run that goes on; of one that fails, nothing."""

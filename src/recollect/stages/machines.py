@@ -17,6 +17,7 @@ from recollect.settings.loading import config_folder, read_yaml, validated
 from recollect.settings.resolve import environment_mapping
 from recollect.settings.schema import Frozen
 from recollect.stages.stage import Job, is_ensemble, is_large
+from recollect.stages.workload import work_of
 
 
 class Machine(Frozen):
@@ -51,13 +52,16 @@ class Machine(Frozen):
     )
 
     def as_one(self, job: Job, seeds: int) -> int:
-        """How many seeds are one network while a job trains, where so many have a job together; 1: it trains alone."""
-        return seeds if self.is_graphed(job) else 1
+        """How many seeds are trained together, where so many have a job together; 1: each is trained alone."""
+        joint = job.stage == "train" and is_large(job.scale) and is_ensemble(job.scale, job.method)
+        return seeds if joint and self.kernel is not None else 1
 
     def is_graphed(self, job: Job) -> bool:
-        """Whether a job trains its seeds, or its one seed, as an ensemble whose updates and steps are CUDA graphs."""
-        joint = job.stage == "train" and is_large(job.scale) and is_ensemble(job.scale, job.method)
-        return joint and self.kernel is not None
+        """Whether seeds that are trained together are one network, whose updates and steps are CUDA graphs.
+
+        HELM's are not: they share the steps of their language model alone, and what that saves on a GPU was not timed.
+        """
+        return self.as_one(job, 2) > 1 and work_of(job).captured > 0
 
     def takes(self, job: Job, work: Work, seeds: int = 1) -> float:
         """Seconds of a job by the rule, from the start of its process; see `works`."""
@@ -77,12 +81,11 @@ class Machine(Frozen):
             return self.seconds.get(f"{job.stage} {job.env}", self.seconds.get(job.stage, 0.0))
         world = environment_mapping(job.scale, job.env)["world"] if work.env_steps else ""
         each = self.worlds.get(world, self.world)
-        seeds = self.as_one(job, seeds)
         once = work.passes * self.pass_
         if self.is_graphed(job) and self.kernel is not None:
             step = self.pass_ if self.step is None else self.step
-            once = (work.passes - work.captured) * step + work.kernels * self.kernel
-        seconds = once / seeds + work.flop / self.flop + work.env_steps * each
+            once = ((work.passes - work.captured) * step + work.kernels * self.kernel) / seeds
+        seconds = once + work.flop / self.flop + work.env_steps * each
         again = (factor for start, factor in self.seen_again.items() if job.env.startswith(start))
         if job.stage == "train":
             seconds *= next(again, 1.0)

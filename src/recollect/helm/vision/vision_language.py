@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from recollect.artifacts.hub import check_request
 from recollect.artifacts.sealed import read_arrays, verify
 from recollect.common.language_model_files import fetch_sealed
+from recollect.common.transfer import sent
 from recollect.common.weights import load_arrays
 from recollect.helm import settings as helm_settings
 from recollect.helm.language.frozen_products import hold_products
@@ -155,7 +156,7 @@ def scaled(images_NCHW: Tensor, device: torch.device) -> Tensor:
             where="vision-language model",
             do="give colour images with the channels first",
         )
-    moved = images_NCHW.to(device)
+    moved = sent(images_NCHW, device)
     return moved.float() / 255 if moved.dtype == torch.uint8 else moved.float()
 
 
