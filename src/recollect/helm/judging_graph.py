@@ -1,7 +1,7 @@
-"""What the network says while it acts, on a GPU as one CUDA graph: some thirty small kernels, launched at once.
+"""What the network says while it acts, on a GPU as one CUDA graph: about twenty small kernels, launched at once.
 
 A graph is of one number of rows. It reads images and history vectors where they are copied to, and weights where they are
-trained and loaded, so it knows the newest. A training has one; an evaluation may have another for its last, fewer episodes.
+trained and loaded, so it always reads the newest. A training has one graph, an evaluation one more for fewer games at its end.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Updates of PPO on a GPU as one CUDA graph: of a minibatch, some two hundred small kernels, launched at once.
+"""Updates of PPO on a GPU as one CUDA graph: about a hundred and forty small kernels of a minibatch, launched at once.
 
 All minibatches of a run are of one size. So one graph, captured at the fourth, is replayed for all that follow. What the host
 gives it is copied to where it reads: the moments of a rollout once, and of each minibatch which moments are chosen. What
-schedules change (step size, clipping, weight of the entropy bonus) are scalars on the device, in float32. Weights and what
-Adam knows are changed where they are, and loaded to there, so a graph also goes on from a checkpoint.
+schedules change (step size, clip, weight of the entropy bonus) are scalars on the device, in float32. Weights and Adam's state
+are changed where they are, and a checkpoint is loaded to there, so a graph goes on from it.
 
 LSTM-PPO has none: its minibatches are pieces of episodes, of as many moments as they happen to have.
 """
