@@ -293,7 +293,7 @@ def real_gpu() -> Iterator[None]:
 @pytest.mark.gpu
 @pytest.mark.parametrize("method", ["ppo_cnn", "helm"])
 def test_on_a_gpu_a_run_of_graphs_is_the_run_without(method: str, real_gpu: None) -> None:
-    """One rollout is played by each; then both learn from the moments of one, and act on the same images."""
+    """Both learn from what the one without plays, and act on the same images."""
     plain, trainer = trainer_of(method, graphs=False, **SCHEDULES), trainer_of(method, **SCHEDULES)
     for _ in range(3):
         moments, done_TE = plain._play()
