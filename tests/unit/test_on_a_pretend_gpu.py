@@ -154,9 +154,10 @@ def test_a_step_of_acting_waits_for_what_is_read_and_for_actions(
         assert [where.split(":")[-1] for _, where in gpu.waits[seen[at] : seen[at + 1]]] == waits
 
 
-def test_an_update_of_ppo_never_waits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["ppo_lstm", "ppo_cnn"])
+def test_an_update_of_ppo_never_waits(method: str, tmp_path: Path) -> None:
     with PretendGpu() as gpu:
-        of = case("mini_grid_MemoryS7", "ppo_lstm", tmp_path)
+        of = case("mini_grid_MemoryS7", method, tmp_path)
         module = language.algorithm_module(of.settings.method.algorithm, where=of.method)
         trainer = module.make_trainer(of.settings, language.inputs_of(of))
         learn, waits = trainer._learn, []
@@ -170,6 +171,7 @@ def test_an_update_of_ppo_never_waits(tmp_path: Path) -> None:
         for _ in range(2):
             trainer.advance(Clock(of.nowhere))
     assert not waits
+    assert trainer.graph is None if method == "ppo_lstm" else trainer.graph.minibatch.graph is not None
 
 
 def test_a_step_of_helms_seeds_waits_once_for_all_of_them(tmp_path: Path, replays: list[Any]) -> None:
@@ -184,7 +186,7 @@ def test_a_step_of_helms_seeds_waits_once_for_all_of_them(tmp_path: Path, replay
         waited = [where.split(":")[-1] for _, where in gpu.waits]
     assert sorted(played) == [0, 1, 2] and not runs.failed
     assert waited.count("_step") == hp.rollout and len(waited) == hp.rollout + 3  # and for each run's last values
-    assert len(replays) == hp.rollout  # of the language model
+    assert len(replays) == hp.rollout + 3 * (hp.rollout + 1)  # of the language model, and of what each agent says
 
 
 # ---- runs, on a real GPU where there is one

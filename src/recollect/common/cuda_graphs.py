@@ -6,13 +6,15 @@ where they are. On a CPU such a function is called as it is, so that both can be
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 
+log = logging.getLogger(__name__)
 Given = TypeVar("Given")
 
 WARM_UP = 3
@@ -67,3 +69,42 @@ def _free_generator() -> None:
     """Let what draws on the device draw again: a capture that broke keeps its generator, which the end of a whole one frees."""
     with suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
         torch.zeros((), device="cuda")
+
+
+class Captured(Generic[Given]):
+    """On a GPU: a function without arguments that, from its fourth call on, is one CUDA graph.
+
+    Args:
+        without: what the warning says of going on without a graph, such as "updates are made without CUDA graphs".
+
+    Attributes:
+        graph: None: there is none yet, or it could not be captured.
+        failed: whether it could not.
+    """
+
+    def __init__(self, function: Callable[[], Given], without: str) -> None:
+        self.function, self.without = function, without
+        self.calls = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.failed = False
+        self._given: Given | None = None
+
+    def __call__(self) -> Given:
+        """What the function gives, in a graph's case until the next call."""
+        self.calls += 1
+        if self.calls <= WARM_UP:
+            return beside(self.function)
+        if self.calls == WARM_UP + 1:
+            self._capture()
+        if self.graph is None:
+            return self.function()
+        self.graph.replay()
+        return cast("Given", self._given)
+
+    def _capture(self) -> None:
+        """Where it fails, each call launches its kernels one by one, as before."""
+        try:
+            self.graph, self._given = captured(self.function)
+        except RuntimeError as error:
+            self.failed = True
+            log.warning("%s, which is slower: %s", self.without, error)

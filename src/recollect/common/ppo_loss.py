@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+Number = TypeVar("Number", float, Tensor)
+"""A number of the host, or a scalar on the device, which a CUDA graph reads anew in each replay."""
 
 
 class PPOLoss(NamedTuple):
@@ -36,9 +39,9 @@ def ppo_loss(
     advantage_M: Tensor,
     return_M: Tensor,
     *,
-    clip: float,
+    clip: Number,
     value_coefficient: float,
-    entropy: float,
+    entropy: Number,
     old_value_M: Tensor | None = None,
     clip_value: float | None = None,
 ) -> PPOLoss:
@@ -49,7 +52,7 @@ def ppo_loss(
         action_M: what was taken; `old_log_M`, its log-probability then.
         advantage_M: as the policy's loss takes it, see `standardised`.
         return_M: what values are to be.
-        clip: how far a ratio of probabilities may move from 1.
+        clip: how far a ratio of probabilities may move from 1; `entropy`: the weight of the entropy bonus.
         old_value_M, clip_value: values then, and how far a value may move from them (None: anywhere, as in the paper).
     """
     log_M = log_MA.gather(1, action_M[:, None])[:, 0]

@@ -31,13 +31,14 @@ from recollect.artifacts.scores import LEARNING, scores_frame
 from recollect.common.distinct_images import DistinctImages
 from recollect.common.learning_curve import world_of
 from recollect.common.optimiser import Adam
-from recollect.common.ppo_loss import ppo_loss, standardised
+from recollect.common.ppo_loss import Number, ppo_loss, standardised
 from recollect.common.precision import tf32
 from recollect.common.reward_scale import RewardScale, RunningVariance
 from recollect.environments import faults
 from recollect.helm.rollout import Rollout
 from recollect.helm.sampled_policy import Agent
 from recollect.helm.schedule import Schedule
+from recollect.helm.update_graph import UpdateGraph
 from recollect.settings.schema import Frozen, Settings
 from recollect.settings.seeding import generator
 
@@ -103,8 +104,8 @@ def loss_of(
     batch: Mapping[str, Tensor],
     hp: OnPolicyHyperparameters,
     *,
-    clip: float,
-    entropy: float,
+    clip: Number,
+    entropy: Number,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """PPO's loss of a minibatch of M moments, and metrics (without gradient).
 
@@ -151,6 +152,7 @@ class OnPolicyTrainer:
         self.optimiser = Adam(
             agent.network.named_parameters(), lr=hp.learning_rate, eps=hp.adam_epsilon, weight_decay=hp.weight_decay
         )
+        self.graph = self._graph()
         self.rollouts, self.episodes, self.logged_at, self.minibatches = 0, 0, 0, 0
         self.scale, self.advantage_scale = RewardScale(E, hp.clip_reward), RunningVariance()
         self.running = np.zeros((3, E))  # return, length and success of the episodes that are being played
@@ -257,34 +259,62 @@ class OnPolicyTrainer:
     def _learn(self, moments: Mapping[str, Tensor], done_TE: np.ndarray) -> None:
         hp = self.hp
         progress, updates = self.steps / hp.steps, self.rollouts - 1
-        self.optimiser.lr = hp.learning_rate_schedule.at(hp.learning_rate, progress, updates)
+        self.optimiser.set_rate(hp.learning_rate_schedule.at(hp.learning_rate, progress, updates))
         entropy = hp.entropy_schedule.at(hp.entropy, progress, updates)
         clip = max(hp.clip * (1 - progress), 0.0) if hp.clip_schedule == "linear" else hp.clip
+        passes = (generator("ppo minibatches", self.seed, self.rollouts, epoch) for epoch in range(hp.epochs))
+        if self.graph is not None:
+            self._add(self.graph.learn(moments, passes, clip=clip, entropy=entropy))
+            self.minibatches += hp.epochs * hp.batches
+            return
         constants = {"learning_rate": self.optimiser.lr, "ent_coef": entropy, "clip_range": clip}
         divergences: list[Tensor] = []
         images = DistinctImages(moments["image"])
-        for epoch in range(hp.epochs):
-            draws = generator("ppo minibatches", self.seed, self.rollouts, epoch)
+        for draws in passes:
             for chosen_M, log_MA, value_M in self.agent.epoch(images, moments, done_TE, hp.batches, draws):
-                batch = {name: moments[name][chosen_M] for name in ("action", "log", "value", "advantage", "return")}
-                raw_M = batch["advantage"]
-                batch["advantage"] = self._scaled_advantages(raw_M)
-                loss, metrics = loss_of(log_MA, value_M, batch, hp, clip=clip, entropy=entropy)
-                self.optimiser.zero_grad()
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(self.optimiser.parameters, hp.gradient_norm)
-                self.optimiser.step()
+                metrics = self._update(chosen_M, log_MA, value_M, moments, clip, entropy)
                 divergences.append(metrics["approx_kl"])
-                metrics["adv_mean"] = raw_M.mean()
-                metrics["adv_std"] = raw_M.std() if len(raw_M) > 1 else raw_M.new_zeros(())
                 for name, constant in constants.items():
-                    metrics[name] = raw_M.new_full((), constant)
-                for name, value in metrics.items():
-                    self.sums[name] = self.sums[name] + value.double() if name in self.sums else value.double()
+                    metrics[name] = metrics["approx_kl"].new_full((), constant)
+                self._add(metrics)
                 self.minibatches += 1
             # The mean divergence of all minibatches so far, of earlier passes too.
             if hp.target_kl is not None and float(torch.stack(divergences).mean()) > 1.5 * hp.target_kl:
                 break
+
+    def _update(
+        self,
+        chosen_M: Tensor,
+        log_MA: Tensor,
+        value_M: Tensor,
+        moments: Mapping[str, Tensor],
+        clip: Number,
+        entropy: Number,
+    ) -> dict[str, Tensor]:
+        """One step on the chosen moments, of which the network says this; its metrics."""
+        batch = {name: moments[name][chosen_M] for name in ("action", "log", "value", "advantage", "return")}
+        raw_M = batch["advantage"]
+        batch["advantage"] = self._scaled_advantages(raw_M)
+        loss, metrics = loss_of(log_MA, value_M, batch, self.hp, clip=clip, entropy=entropy)
+        self.optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.optimiser.parameters, self.hp.gradient_norm)
+        self.optimiser.step()
+        metrics["adv_mean"] = raw_M.mean()
+        metrics["adv_std"] = raw_M.std() if len(raw_M) > 1 else raw_M.new_zeros(())
+        return metrics
+
+    def _graph(self) -> UpdateGraph | None:
+        """What makes the updates on a GPU, unless they ask it for a number."""
+        hp, agent = self.hp, self.agent
+        asks = hp.advantages == "running" or hp.target_kl is not None
+        if agent.device.type != "cuda" or asks or not agent.graphable:
+            return None
+        return UpdateGraph(agent, self.optimiser, self._update, hp.batches)
+
+    def _add(self, metrics: Mapping[str, Tensor]) -> None:
+        for name, value in metrics.items():
+            self.sums[name] = self.sums[name] + value.double() if name in self.sums else value.double()
 
     def _scaled_advantages(self, advantage_M: Tensor) -> Tensor:
         if len(advantage_M) < 2:

@@ -41,6 +41,8 @@ class Hyperparameters(OnPolicyHyperparameters):
 class RecurrentAgent(Agent):
     """Remembers by the LSTM of its network. The state is that in front of the image that is seen."""
 
+    graphable = False  # pieces of episodes are of as many lengths as there are
+
     def __init__(self, network: ActorCritic, sequences: int, device: torch.device | str) -> None:
         super().__init__(network, None, device)
         self.sequences = sequences

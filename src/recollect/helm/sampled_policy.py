@@ -7,7 +7,8 @@ is never trained); `helm.ppo_lstm` has one whose memory is trained.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from recollect.common.draws import categorical_from_uniform
 from recollect.common.transfer import sent
 from recollect.common.weights import arrays_of, load_policy_arrays
 from recollect.environments import counter_rng
+from recollect.helm.judging_graph import JudgingGraph
 from recollect.helm.small_impala import ActorCritic
 
 
@@ -59,11 +61,18 @@ class History(Protocol):
 
 
 class Agent:
-    """Acts on images and a history vector, or (`history` None) on images alone. The network is trained."""
+    """Acts on images and a history vector, or (`history` None) on images alone. The network is trained.
+
+    Attributes:
+        graphable: whether all minibatches of a run are of one shape, so that one CUDA graph makes its updates.
+    """
+
+    graphable: ClassVar[bool] = True
 
     def __init__(self, network: ActorCritic, history: History | None, device: torch.device | str) -> None:
         self.network, self.history, self.device = network.to(device), history, torch.device(device)
         self.features = RolloutFeatures(network.encoder)
+        self._judge = JudgingGraph(partial(_judgement, network, self.features))
         self._images = torch.zeros(0, dtype=torch.uint8)
         self._history_BH: Tensor | None = None
 
@@ -94,12 +103,12 @@ class Agent:
 
     def act(self) -> tuple[np.ndarray, np.ndarray]:
         """Log-probabilities [B, A] and values [B]; a GPU is waited for once."""
-        return apart(self.judge().cpu().numpy())
+        return apart(self.judge())
 
     @torch.no_grad()
     def judge(self) -> Tensor:
-        """The same on the device, values behind log-probabilities: [B, A + 1]. Nothing waits for it."""
-        return beside(*self.network.judge(self.features(self._images), self._history_BH))
+        """The same on the device, values behind log-probabilities, [B, A + 1]; until the next call. Nothing waits for it."""
+        return self._says(self._images, self._history_BH)
 
     @torch.no_grad()
     def value(self, images: np.ndarray | None = None) -> np.ndarray:
@@ -107,7 +116,10 @@ class Agent:
         if images is None:
             return self.act()[1]
         history_BH = None if self.history is None else self.history.peek(images)
-        return self.network.judge(self.features(self.put(images)), history_BH)[1].cpu().numpy()
+        return apart(self._says(self.put(images), history_BH))[1]
+
+    def _says(self, images: Tensor, history_BH: Tensor | None) -> Tensor:
+        return self._judge(images) if history_BH is None else self._judge(images, history_BH)
 
     # ---- learning
 
@@ -129,11 +141,18 @@ class Agent:
 
         Yields which moments [M], their log-probabilities [M, A] and values [M].
         """
-        for chosen_M in self.put(draws.permutation(done_TE.size)).tensor_split(batches):
-            history_NH = moments.get("history")
-            features_MW = images.features(self.network.encoder, chosen_M)
-            log_MA, value_M = self.network.judge(features_MW, None if history_NH is None else history_NH[chosen_M])
-            yield chosen_M, log_MA, value_M
+        for chosen_M in self.order(done_TE.size, batches, draws):
+            yield chosen_M, *self.judged(images, moments, chosen_M)
+
+    def order(self, moments: int, batches: int, draws: np.random.Generator) -> tuple[Tensor, ...]:
+        """The minibatches of a pass: which moments [M] each has, int64 on the device."""
+        return self.put(draws.permutation(moments)).tensor_split(batches)
+
+    def judged(self, images: DistinctImages, moments: Mapping[str, Tensor], chosen_M: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities [M, A] and values [M] of some moments, with the weights as they are; see `epoch`."""
+        history_NH = moments.get("history")
+        features_MW = images.features(self.network.encoder, chosen_M)
+        return self.network.judge(features_MW, None if history_NH is None else history_NH[chosen_M])
 
     # ---- bytes
 
@@ -172,14 +191,21 @@ class Agent:
         return {name: np.array(value) for name, value in found.items()}
 
 
+def _judgement(
+    network: ActorCritic, features: RolloutFeatures, images: Tensor, history_BH: Tensor | None = None
+) -> Tensor:
+    return beside(*network.judge(features(images), history_BH))
+
+
 def beside(log_BA: Tensor, value_B: Tensor) -> Tensor:
     """Values behind log-probabilities, [B, A + 1]."""
     return torch.cat([log_BA, value_B[:, None]], 1)
 
 
-def apart(both_BA: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log-probabilities [B, A] and values [B], see `beside`."""
-    return np.ascontiguousarray(both_BA[:, :-1]), np.ascontiguousarray(both_BA[:, -1])
+def apart(both: Tensor | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log-probabilities [B, A] and values [B] as arrays, see `beside`; a GPU is waited for once."""
+    both = both.cpu().numpy() if isinstance(both, Tensor) else both
+    return np.ascontiguousarray(both[:, :-1]), np.ascontiguousarray(both[:, -1])
 
 
 class SampledPolicy(BatchedPolicy):

@@ -13,7 +13,6 @@ On CUDA dropout draws from the device's one generator, so there masks differ fro
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, cast
@@ -26,7 +25,7 @@ from recollect.artifacts.progress import Progress
 from recollect.artifacts.run import Run
 from recollect.common.compiled import compiled
 from recollect.common.contract import Inputs
-from recollect.common.cuda_graphs import WARM_UP, beside, captured
+from recollect.common.cuda_graphs import Captured
 from recollect.common.masked_mean import masked_means
 from recollect.common.polyak import follow
 from recollect.common.precision import tf32
@@ -42,8 +41,6 @@ from recollect.memory_rl.stacked import OneAfterTheOther, spread_gradients, stac
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
-
-log = logging.getLogger(__name__)
 
 
 class Ensemble:
@@ -78,7 +75,9 @@ class Ensemble:
         if on_gpu and self.hp.compile and self.hp.sequence.kind == "gpt":
             torch.compiler.reset()  # of a larger ensemble, which members have left: else it counts as a recompilation
             self.loss = compiled(self.learner.loss, self.device)
-        self.compute = Captured(self._compute) if on_gpu else self._compute
+        self.compute = (
+            Captured(self._compute, "joint updates are made without CUDA graphs") if on_gpu else self._compute
+        )
 
     def update(self) -> None:
         """One update of every member, of which each has one due."""
@@ -201,34 +200,6 @@ def stacked_replay(replays: Sequence[EpisodeReplay]) -> EpisodeReplay:
             setattr(replay, name, view)
         setattr(whole, name, store.flatten(0, 1))
     return whole
-
-
-class Captured:
-    """On a GPU: a function without arguments that, from its fourth call on, is one CUDA graph."""
-
-    def __init__(self, function: Callable[[], None]) -> None:
-        self.function = function
-        self.calls = 0
-        self.graph: torch.cuda.CUDAGraph | None = None
-
-    def __call__(self) -> None:
-        self.calls += 1
-        if self.calls <= WARM_UP:
-            beside(self.function)
-            return
-        if self.calls == WARM_UP + 1:
-            self._capture()
-        if self.graph is None:
-            self.function()
-        else:
-            self.graph.replay()
-
-    def _capture(self) -> None:
-        """Where it fails, each call launches its kernels one by one, as before."""
-        try:
-            self.graph, _ = captured(self.function)
-        except RuntimeError as error:
-            log.warning("the joint update is no CUDA graph, which makes it slower: %s", error)
 
 
 class Together:
