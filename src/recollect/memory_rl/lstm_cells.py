@@ -1,8 +1,8 @@
-"""An LSTM over whole sequences for several networks at once, cell by cell: cuDNN knows one network only.
+"""An LSTM over whole sequences for several networks at once: cuDNN knows one network only.
 
-On a GPU a step takes PyTorch's fused cell, so that it is two kernels forward and three or four backward, where the plain one is
-seven and more. Before it is taken, it is tried on random numbers, gradients included; where it is not there, or gives other
-numbers, the plain one goes on.
+On a GPU all steps are one kernel (`lstm_kernels`). Where that cannot be, they go cell by cell: with PyTorch's fused cell, so that a
+step is two kernels forward and three or four backward, or with the plain one, of seven and more. What is not plain is tried
+before it is taken, on random numbers, gradients included. Where it is not there, or gives other numbers, the next one is.
 
 Shapes: T steps, k networks, B rows of each, H hidden numbers. Gates stand in PyTorch's order: input, forget, cell, output.
 """
@@ -17,14 +17,36 @@ import torch
 from torch import Tensor
 
 log = logging.getLogger(__name__)
-NEAR = 1e-4  # how far the fused cell may be from the plain one
+NEAR = 1e-4  # how far numbers may be from the plain cell's
+
+Cells = type[torch.autograd.Function]
+"""(gates [T, k, B, 4H], weights of the hidden state [k, H, 4H]) -> hidden states [T, k, B, H], with a backward."""
 
 
 def over_time(gates: Tensor, w_hidden: Tensor) -> Tensor:
     """Hidden states [T, k, B, H] of what the inputs add to the gates [T, k, B, 4H] and weights of the hidden state [k, H, 4H]."""
-    cells = FusedCells if gates.is_cuda and fused_cell_works(gates.device) else PlainCells
+    cells = fastest(gates.device, w_hidden.shape[1]) if gates.is_cuda else PlainCells
     h_TSBH: Tensor = cells.apply(gates, w_hidden)  # type: ignore[no-untyped-call]
     return h_TSBH
+
+
+@cache
+def fastest(device: torch.device, width: int) -> Cells:
+    """The first that works on a device, of cells for H = `width`; asked once, never while a graph is captured."""
+    for cells in (_kernel_cells(width), FusedCells):
+        if cells is not None and works(cells, device, width):
+            return cells
+    return PlainCells
+
+
+def _kernel_cells(width: int) -> Cells | None:
+    """All steps in one kernel; None: Triton is not installed, or a block of the GPU has no room for such weights."""
+    try:
+        from recollect.memory_rl import lstm_kernels
+    except ImportError as error:
+        log.debug("LSTMs of several seeds go cell by cell: %s", error)
+        return None
+    return lstm_kernels.KernelCells if width in lstm_kernels.WIDTHS else None
 
 
 class PlainCells(torch.autograd.Function):
@@ -128,23 +150,28 @@ def of_weights(h: Tensor, d_gates: Tensor) -> Tensor:
     return torch.bmm(before.transpose(1, 2), after)
 
 
-@cache
-def fused_cell_works(device: torch.device) -> bool:
-    """Whether PyTorch's fused cell is there, and gives what the plain one gives; tried once, never while a graph is captured."""
+def works(cells: Cells, device: torch.device, width: int) -> bool:
+    """Whether cells are there on a device, and give what the plain ones give, with gradients and without."""
     draws = torch.Generator().manual_seed(0)
-    shapes = (5, 2, 3, 16), (2, 4, 16), (5, 2, 3, 4)
+    steps, networks, rows = 5, 2, 19
+    shapes = (steps, networks, rows, 4 * width), (networks, width, 4 * width), (steps, networks, rows, width)
     gates, w_hidden, weight = (torch.randn(shape, generator=draws).to(device) for shape in shapes)
+    w_hidden /= width**0.5
     found = []
     try:
-        for cells in (PlainCells, FusedCells):
+        for each in (PlainCells, cells):
             given = [tensor.clone().requires_grad_() for tensor in (gates, w_hidden)]
             with torch.enable_grad():
-                h: Tensor = cells.apply(*given)  # type: ignore[no-untyped-call]
+                h: Tensor = each.apply(*given)  # type: ignore[no-untyped-call]
                 found.append([h.detach(), *torch.autograd.grad((h * weight).sum(), given)])
-    except (RuntimeError, AttributeError, TypeError) as error:
-        log.debug("LSTMs of several seeds are computed without the fused cell: %s", str(error).partition("\n")[0])
+            with torch.no_grad():
+                found[-1].append(each.apply(gates, w_hidden))  # type: ignore[no-untyped-call]
+    except Exception as error:  # a compiler may fail in its own ways
+        log.debug("%s do not work here: %s", cells.__name__, str(error).partition("\n")[0])
         return False
-    works = all(torch.allclose(one, other, NEAR, NEAR) for one, other in zip(*found, strict=True))
-    if not works:
-        log.warning("PyTorch's fused LSTM cell gives other numbers than the plain one, which is taken, and is slower")
-    return works
+    same = all(
+        torch.allclose(one, other, NEAR, NEAR * float(one.abs().max())) for one, other in zip(*found, strict=True)
+    )
+    if not same:
+        log.warning("on this GPU %s give other numbers than plain cells; LSTMs go on without, slower", cells.__name__)
+    return same

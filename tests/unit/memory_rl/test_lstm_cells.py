@@ -1,4 +1,4 @@
-"""LSTMs of several networks cell by cell: the fused cell of a GPU gives what the plain one gives, or is not taken."""
+"""LSTMs of several networks: what a GPU has for them gives what the plain cell gives, or is not taken."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from recollect.memory_rl import lstm_cells
-from recollect.memory_rl.lstm_cells import FusedCells, PlainCells, fused_cell_works
+from recollect.memory_rl.lstm_cells import FusedCells, PlainCells, fastest, works
 
 CPU = torch.device("cpu")
 
@@ -51,9 +51,14 @@ def stand(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
     one = Stand()
     for name in ("_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl"):
         monkeypatch.setattr(torch.ops.aten, name, getattr(one, name))
-    fused_cell_works.cache_clear()
+    fastest.cache_clear()
     yield one
-    fused_cell_works.cache_clear()
+    fastest.cache_clear()
+
+
+@pytest.fixture
+def without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lstm_cells, "_kernel_cells", lambda width: None)
 
 
 @pytest.mark.parametrize("T", [1, 2, 7])
@@ -71,32 +76,47 @@ def test_fused_cells_have_the_states_and_gradients_of_plain_ones(T: int, stand: 
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.usefixtures("without_triton")
 def test_the_fused_cell_is_taken_where_it_works(stand: Stand) -> None:
-    assert fused_cell_works(CPU)
+    assert fastest(CPU, 16) is FusedCells
     calls = stand.calls
-    assert fused_cell_works(CPU) and stand.calls == calls  # tried once
+    assert fastest(CPU, 16) is FusedCells and stand.calls == calls  # tried once
 
 
+@pytest.mark.usefixtures("without_triton")
 def test_a_fused_cell_that_gives_other_numbers_is_not_taken(stand: Stand, caplog: pytest.LogCaptureFixture) -> None:
     stand.wrong = 1.001
     with caplog.at_level(logging.WARNING):
-        assert not fused_cell_works(CPU)
-    assert "gives other numbers" in caplog.text
+        assert fastest(CPU, 16) is PlainCells
+    assert "FusedCells give other numbers" in caplog.text
     stand.wrong = math.nan
-    fused_cell_works.cache_clear()
-    assert not fused_cell_works(CPU)
+    fastest.cache_clear()
+    assert fastest(CPU, 16) is PlainCells
 
 
-def test_where_there_is_no_fused_cell_the_plain_one_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    fused_cell_works.cache_clear()
+def test_where_there_is_nothing_faster_the_plain_cell_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    fastest.cache_clear()
     with caplog.at_level(logging.DEBUG, logger=lstm_cells.__name__):
-        assert not fused_cell_works(CPU)  # PyTorch has none for a CPU
-    assert "without the fused cell" in caplog.text
-    fused_cell_works.cache_clear()
+        assert fastest(CPU, 16) is PlainCells  # PyTorch has no fused cell for a CPU, and Triton no kernels
+    assert "FusedCells do not work here" in caplog.text
+    fastest.cache_clear()
+
+
+def test_kernels_that_fail_leave_the_fused_cell(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(PlainCells):
+        @staticmethod
+        def backward(ctx: Any, dh: Tensor) -> Any:
+            raise ValueError("no room in shared memory")  # a compiler's own errors are of many kinds
+
+    monkeypatch.setattr(lstm_cells, "_kernel_cells", lambda width: Broken)
+    assert fastest(CPU, 16) is FusedCells
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_fused_cell_works() -> None:
+@pytest.mark.parametrize("width", [16, 128])
+def test_on_a_gpu_the_kernels_and_the_fused_cell_work(width: int) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
-    assert fused_cell_works(torch.device("cuda"))
+    kernels = lstm_cells._kernel_cells(width)
+    assert kernels is not None and fastest(torch.device("cuda"), width) is kernels
+    assert works(FusedCells, torch.device("cuda"), width)
