@@ -20,26 +20,30 @@ SCALE = """
 extends: smoke
 description: Seeds of one command are trained together.
 seeds: [0, 1, 2]
-ensembles: [dqn_ff]
-methods: {dqn_ff: {hyperparameters: {checkpoint_every: 5}}}
+ensembles: [dqn_ff, helm]
+methods:
+  dqn_ff: {hyperparameters: {checkpoint_every: 5}}
+  helm: {hyperparameters: {checkpoint_every: 64, language_model: random-transfo-xl}}
 """
+MAZE, FRAMES = ("tmaze_passive_5", "dqn_ff"), ("mini_grid_MemoryS7", "helm")
 
 
-def command(seeds: tuple[int, ...] = SEEDS) -> list[str]:
-    words = ["run", "--scale", "ensemble", "--env", "tmaze_passive_5", "--method", "dqn_ff", "--device", "cpu"]
+def command(seeds: tuple[int, ...] = SEEDS, pair: tuple[str, str] = MAZE) -> list[str]:
+    env, method = pair
+    words = ["run", "--scale", "ensemble", "--env", env, "--method", method, "--device", "cpu"]
     return [*words, "--threads", "1", *(word for seed in seeds for word in ("--seed", str(seed)))]
 
 
-def run(folder: Path, seeds: tuple[int, ...] = SEEDS) -> subprocess.CompletedProcess[str]:
-    return preloaded.run("recollect.cli", command(seeds), cwd=folder, env={**os.environ}, timeout=300)
+def run(folder: Path, seeds: tuple[int, ...] = SEEDS, pair: tuple[str, str] = MAZE) -> subprocess.CompletedProcess[str]:
+    return preloaded.run("recollect.cli", command(seeds, pair), cwd=folder, env={**os.environ}, timeout=300)
 
 
-def runs(folder: Path) -> Path:
-    return folder / "results/ensemble/runs/tmaze_passive_5/dqn_ff"
+def runs(folder: Path, pair: tuple[str, str] = MAZE) -> Path:
+    return folder.joinpath("results/ensemble/runs", *pair)
 
 
-def outputs(folder: Path) -> dict[str, bytes]:
-    found = [path for path in sorted(runs(folder).rglob("*")) if path.is_file() and not path.name.startswith(".")]
+def outputs(folder: Path, pair: tuple[str, str] = MAZE) -> dict[str, bytes]:
+    found = [path for path in sorted(runs(folder, pair).rglob("*")) if path.is_file() and not path.name.startswith(".")]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
@@ -51,29 +55,30 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("pair", [MAZE, FRAMES])
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, STATUS)])
 def test_a_killed_ensemble_goes_on_and_ends_with_the_same_bytes(
-    number: int, status: int, folder: Path, tmp_path_factory: pytest.TempPathFactory
+    number: int, status: int, pair: tuple[str, str], folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     whole = tmp_path_factory.mktemp("whole") / "run"
     shutil.copytree(folder, whole)
-    done = run(whole)
+    done = run(whole, pair=pair)
     assert done.returncode == 0, done.stderr
     assert "training 3 seeds together" in done.stderr
-    assert len(outputs(whole)) == 2 * 3 * len(SEEDS)
+    assert len(outputs(whole, pair)) == 2 * 3 * len(SEEDS)
     assert len(list((whole / "logs").rglob("train.json"))) == len(SEEDS)  # a record of each run
 
-    process = preloaded.start("recollect.cli", command(), cwd=folder, env={**os.environ}, said=folder / "said")
+    process = preloaded.start("recollect.cli", command(pair=pair), cwd=folder, env={**os.environ}, said=folder / "said")
     checkpoints = folder / "results/ensemble/checkpoints"
     while process.poll() is None and not list(checkpoints.rglob("seed_2/step_*.safetensors.manifest.json")):
         time.sleep(0.002)
     process.send_signal(number)
     process.wait(timeout=60)
     assert process.returncode == status, (folder / "said").read_text()
-    again = run(folder)
+    again = run(folder, pair=pair)
     assert again.returncode == 0, again.stderr
     assert again.stderr.count("going on from the checkpoint") == len(SEEDS)
-    assert outputs(folder) == outputs(whole)
+    assert outputs(folder, pair) == outputs(whole, pair)
 
 
 def test_a_seed_that_another_process_trains_is_left_to_it_and_the_others_are_trained(folder: Path) -> None:
