@@ -6,7 +6,7 @@ the released JAX code (`network`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -108,9 +108,9 @@ def least_q(online: ActorCritic, h_BTH: Tensor, action_BTA: Tensor, hp: Continuo
         return torch.minimum(*online.q(h_BTH.detach() if hp.freezes else h_BTH, action_BTA))
 
 
-def noise_like(x: Tensor, draws: torch.Generator) -> Tensor:
+def normal(shape: Sequence[int], draws: torch.Generator) -> Tensor:
     """Standard normal numbers, drawn on the CPU so that they are the same on every device."""
-    return torch.randn(x.shape, generator=draws).to(x.device)
+    return torch.randn(shape, generator=draws)
 
 
 def need_continuous(facts: Facts, method: str) -> None:

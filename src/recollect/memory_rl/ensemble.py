@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any, cast
 
 import numpy as np
@@ -34,9 +34,9 @@ from recollect.common.rollout import Episodes
 from recollect.common.transfer import sent
 from recollect.memory_rl import playing_together
 from recollect.memory_rl.history_policy import HistoryPolicy, reseed_dropout
-from recollect.memory_rl.learner import Learner
+from recollect.memory_rl.learner import Learner, Turn
 from recollect.memory_rl.off_policy import OnlineTrainer, trainer_of
-from recollect.memory_rl.replay import STORES, EpisodeReplay
+from recollect.memory_rl.replay import STORES, Batch, EpisodeReplay
 from recollect.memory_rl.rounds_on_device import RoundsOnDevice, remembers_whole
 from recollect.memory_rl.stacked import OneAfterTheOther, spread_gradients, stacked
 from recollect.settings.errors import UserError
@@ -69,6 +69,8 @@ class Ensemble:
         self.drawn_2R = torch.zeros(2, len(members) * self.hp.batch_size, dtype=torch.int64, device=self.device)
         place_S = torch.arange(len(members), device=self.device)
         self.first_row_R1 = (place_S * first.replay.capacity).repeat_interleave(self.hp.batch_size)[:, None]
+        drawn = first.learner.noise(self.hp.batch_size, self.window, 0)
+        self.noise = tuple(torch.zeros(len(members) * len(x), *x.shape[1:], device=self.device) for x in drawn)
         self.sums: dict[str, Tensor] = {}
         on_gpu = self.device.type == "cuda"
         # One for rounds and one for evaluations: each keeps its rows, and with them its graphs.
@@ -83,7 +85,8 @@ class Ensemble:
     def update(self) -> None:
         """One update of every member, of which each has one due."""
         self._draw()
-        self._reseed("dropout", [member.at.updates for member in self.members])
+        if self.device.type == "cuda":
+            self._reseed("dropout", [member.at.updates for member in self.members])
         self.compute()
         for member in self.members:
             member.at.updates += 1
@@ -121,15 +124,17 @@ class Ensemble:
         return rounds[0], rounds[1]
 
     def _draw(self) -> None:
-        """Each member's windows, from its own stream, onto the device in one copy that nothing waits for."""
-        drawn = []
+        """Each member's windows and noise, from its own streams, onto the device in copies that nothing waits for."""
+        drawn, noises = [], []
         for member in self.members:
-            drawn.append(
-                member.replay.draw(self.hp.batch_size, self.window, seed=member.seed, counter=member.at.updates)
-            )
+            counter = member.at.updates
+            drawn.append(member.replay.draw(self.hp.batch_size, self.window, seed=member.seed, counter=counter))
+            noises.append(member.learner.noise(self.hp.batch_size, self.window, counter))
         self.drawn_2R.copy_(sent(np.concatenate(drawn, axis=1), self.device))
+        for here, parts in zip(self.noise, zip(*noises, strict=True), strict=True):
+            here.copy_(sent(torch.cat(parts), self.device))
 
-    def _reseed(self, purpose: str, counters: Sequence[int]) -> None:
+    def _reseed(self, purpose: str, counters: Sequence[int], turn: Turn = ()) -> None:
         """Begin each member's streams of dropout as the run alone does; on CUDA the one stream that there is."""
         if self.device.type == "cuda":
             torch.cuda.manual_seed(
@@ -139,16 +144,30 @@ class Ensemble:
         for member, counter in zip(self.members, counters, strict=True):
             if purpose == "dropout":
                 reseed_dropout(member.learner.target, seed_of("dropout in targets", member.seed, counter))
-            reseed_dropout(member.learner.online, seed_of(purpose, member.seed, counter))
+            reseed_dropout(member.learner.online, seed_of(purpose, member.seed, counter, *turn))
 
     def _compute(self) -> None:
         """The update: a function of tensors that stay where they are. Never waits for the device, asks for no value."""
         batch = self.replay.gather(self.drawn_2R, self.window, self.first_row_R1)
+        self.learner.online.train()  # which walks through all modules: not in front of a graph
+        metrics: dict[str, Tensor] = {}
+        norms = []
+        for turn in self.learner.turns:
+            norm_S, seen = self._step(batch, turn)
+            norms.append(norm_S)
+            metrics |= seen
+        follow(self.targets, self.followed, self.hp.polyak)
+        with torch.no_grad():
+            self._add({**metrics, "gradient_norm": reduce(torch.hypot, norms)})
+
+    def _step(self, batch: Batch, turn: Turn) -> tuple[Tensor, dict[str, Tensor]]:
+        """One turn of the update: the norm of each member's gradient [k], and metrics, [k] each."""
+        if self.device.type != "cuda":
+            self._reseed("dropout", [member.at.updates for member in self.members], turn)
         online = self.learner.online
-        online.train()  # which walks through all modules: not in front of a graph
         online.zero_grad(set_to_none=True)
         with self.learner.products():
-            loss_S, metrics = self.loss(batch, 0)
+            loss_S, metrics = self.loss(batch, self.noise, turn)
             loss_S.sum().backward()  # type: ignore[no-untyped-call]
         spread_gradients(online)
         gradients = self.adam.gradients()
@@ -159,9 +178,7 @@ class Ensemble:
             factors = factor_S.repeat_interleave(norms.shape[1]).unbind(0)
             torch._foreach_mul_(gradients, factors)
         self.adam.step()
-        follow(self.targets, self.followed, self.hp.polyak)
-        with torch.no_grad():
-            self._add({**metrics, "gradient_norm": norm_S})
+        return norm_S, metrics
 
     def _add(self, metrics: dict[str, Tensor]) -> None:
         """Add to the sums, of which each member's are views."""

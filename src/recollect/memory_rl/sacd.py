@@ -32,6 +32,7 @@ from recollect.memory_rl.history_actor_critic import (
     critic_losses,
     first_tokens,
     load_actor,
+    of_rows,
 )
 from recollect.memory_rl.history_policy import tokens
 from recollect.memory_rl.off_policy import train_learner, trainer_of
@@ -76,7 +77,7 @@ def losses_of(
         own_target = hp.target_encoder or not hp.shared_encoder
         target_BTH = target.critic_states(parts) if own_target else h_BTH
         q_BTA = torch.minimum(*target.q(target_BTH))
-        value_BT = (pi_BTA * (q_BTA - alpha * log_pi_BTA)).sum(-1)[:, 1:]
+        value_BT = (pi_BTA * (q_BTA - of_rows(alpha, pi_BTA) * log_pi_BTA)).sum(-1)[:, 1:]
         y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * value_BT
 
     critic_BTH = h_BTH[:, :n] if hp.shared_encoder else online.critic_states(first_tokens(parts, n))
@@ -91,7 +92,7 @@ def losses_of(
         least_BTA = least_BTA.detach()
     pi_BTA = pi_BTA[:, :n]
     log_pi_BTA = log_pi_BTA[:, :n]
-    regret_BTA = alpha * log_pi_BTA - least_BTA
+    regret_BTA = of_rows(alpha, pi_BTA) * log_pi_BTA - least_BTA
     actor_loss = mean((pi_BTA * regret_BTA).sum(-1), mask_BT)
     entropy = -mean((pi_BTA * log_pi_BTA).sum(-1).detach(), mask_BT)
 
@@ -110,11 +111,7 @@ class SACD(ActorCriticLearner):
     def reads_target_actor(self) -> bool:
         return bool(self.hp.shared_encoder and self.hp.target_encoder)
 
-    @property
-    def stacks(self) -> bool:
-        return not self.critics_step_first and self.hp.target_entropy is None  # a learned temperature is not stacked
-
-    def losses(self, batch: Batch, counter: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def losses(self, batch: Batch, noise: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         return losses_of(self.online, self.target, batch, self.hp, self.mean)
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
