@@ -26,6 +26,7 @@ AIM, STUMBLE = ({"world": name, "options": {}} for name in ("aim", "stumble"))
 SEPARATE = {"shared_encoder": False, "critics_first": True}
 RELEASED = {"network": "flax", "budget": "steps", "initial_burst": False, "warmup_learns": True, "sampled_seq_len": 3}
 STILL = {"sequence": {"dropout": 0.0}, "precision": "float32"}
+FLOOR = 5e-3  # biases of the released networks begin at 0, and are what Adam makes of gradients of any size
 VARIANTS: list[tuple[str, Any, dict[str, Any]]] = [
     ("gpt", td3, {**RELEASED, "sequence": {"dropout": 0.1}}),
     ("gpt", td3, {**RELEASED, **SEPARATE, "sequence": {"dropout": 0.1, "heads": 2}}),
@@ -64,7 +65,7 @@ def test_updates_made_together_are_those_of_each_run_alone(kind: str, algorithm:
             trainer._update()
     for one, other in zip(together, alone, strict=True):
         assert one.at == other.at and one.sums.keys() == other.sums.keys()
-        assert difference(one, other) < TOLERANCE
+        assert difference(one, other, FLOOR) < TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_a_run_goes_on_in_an_ensemble_and_out_of_it(
     kind: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One was begun alone; another leaves the ensemble where it breaks, and ends alone."""
-    changes = {**RELEASED, **changes, "train_episodes": 6, "evaluate_every": 2, "learning_rate": 1e-3}
+    changes = {**RELEASED, **changes, "train_episodes": 20, "updates_per_step": 0.5}
     settings = [settings_of(seed, kind, td3, **changes) for seed in SEEDS]
     folders = [tmp_path / str(seed) for seed in SEEDS]
     wanted = []
@@ -136,7 +137,7 @@ def test_a_run_goes_on_in_an_ensemble_and_out_of_it(
 
     with monkeypatch.context() as patch, pytest.raises(Stopped):
         run = run_of(folders[0], SEEDS[0])
-        stop(patch, run, 20)
+        stop(patch, run, 60)
         td3.train(settings[0], Inputs(), run)
     runs, policies = [run_of(folder, seed) for folder, seed in zip(folders, SEEDS, strict=True)], {}
 
@@ -144,7 +145,7 @@ def test_a_run_goes_on_in_an_ensemble_and_out_of_it(
         policies[place] = policy.arrays()
 
     with monkeypatch.context() as patch:
-        stop(patch, runs[1], 20)
+        stop(patch, runs[1], 60)
         failed = td3.train_together(settings, Inputs(), runs, finished)
         assert {place: type(error) for place, error in failed.items()} == {1: Stopped}
     assert runs[0].resumed and sorted(policies) == [0, 2]
@@ -171,6 +172,9 @@ def test_on_a_gpu_an_update_is_one_graph_that_never_waits_and_gives_the_numbers_
     kind: str, algorithm: Any, changes: dict[str, Any], replays: list[Any]
 ) -> None:
     alone = members_of(kind, algorithm, **changes)
+    for _ in range(6):
+        for trainer in alone:
+            trainer._update()
     with PretendGpu() as gpu:
         together = members_of(kind, algorithm, "cuda", **changes)
         ensemble = Ensemble(together)
@@ -178,11 +182,9 @@ def test_on_a_gpu_an_update_is_one_graph_that_never_waits_and_gives_the_numbers_
             del gpu.waits[:]
             ensemble.update()
             assert update < 4 or not gpu.waits
-            for trainer in alone:
-                trainer._update()
         assert ensemble.compute.graph is not None and len(replays) == 3
-        for one, other in zip(together, alone, strict=True):
-            assert difference(one, other) < 1e-5
+    for one, other in zip(together, alone, strict=True):
+        assert difference(one, other, FLOOR) < 1e-5
 
 
 @pytest.mark.gpu
@@ -200,4 +202,4 @@ def test_on_a_gpu_the_graph_makes_the_updates_of_each_run_alone(
         for trainer in alone:
             trainer._update()
     assert ensemble.compute.graph is not None
-    assert max(difference(*pair) for pair in zip(together, alone, strict=True)) < 1e-4
+    assert max(difference(*pair, FLOOR) for pair in zip(together, alone, strict=True)) < 1e-4
