@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
 from typing import Any, cast
 
@@ -73,13 +75,16 @@ class Ensemble:
         self.noise = tuple(torch.zeros(len(members) * len(x), *x.shape[1:], device=self.device) for x in drawn)
         self.sums: dict[str, Tensor] = {}
         on_gpu = self.device.type == "cuda"
+        # One member's noise may take a millisecond, of which the whole update may have ten.
+        self.threads = ThreadPoolExecutor(min(len(members), os.cpu_count() or 1)) if on_gpu and self.noise else None
         # One for rounds and one for evaluations: each keeps its rows, and with them its graphs.
         self.playing, self.judged = (HistoryPolicy(self.learner.network, self.device, graphed=on_gpu) for _ in range(2))
         self.on_device = self._on_device() if on_gpu else None  # how to play a round, and an evaluation
         self.loss = self.learner.loss
         if on_gpu and self.hp.compile and self.hp.sequence.kind == "gpt":
             torch.compiler.reset()  # of a larger ensemble, which members have left: else it counts as a recompilation
-            self.loss = compiled(self.learner.loss, self.device)
+            in_turns = len(self.learner.turns) > 1  # of which each leaves parameters without a gradient, that Adam then leaves alone
+            self.loss = compiled(self.learner.loss, self.device, whole=in_turns)
         self.compute = Captured(self._compute) if on_gpu else self._compute
 
     def update(self) -> None:
@@ -125,11 +130,15 @@ class Ensemble:
 
     def _draw(self) -> None:
         """Each member's windows and noise, from its own streams, onto the device in copies that nothing waits for."""
-        drawn, noises = [], []
+        batch = self.hp.batch_size
+
+        def noise_of(member: OnlineTrainer) -> tuple[Tensor, ...]:
+            return member.learner.noise(batch, self.window, member.at.updates)
+
+        noises = map(noise_of, self.members) if self.threads is None else self.threads.map(noise_of, self.members)
+        drawn = []
         for member in self.members:
-            counter = member.at.updates
-            drawn.append(member.replay.draw(self.hp.batch_size, self.window, seed=member.seed, counter=counter))
-            noises.append(member.learner.noise(self.hp.batch_size, self.window, counter))
+            drawn.append(member.replay.draw(batch, self.window, seed=member.seed, counter=member.at.updates))
         self.drawn_2R.copy_(sent(np.concatenate(drawn, axis=1), self.device))
         for here, parts in zip(self.noise, zip(*noises, strict=True), strict=True):
             here.copy_(sent(torch.cat(parts), self.device))
