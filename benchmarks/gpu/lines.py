@@ -154,6 +154,20 @@ T_MAZES = {
 }
 
 
+def pendulum(sequence: str, variant: str = "") -> Line:
+    """Memory-RL's continuous control, ten seeds as an ensemble; PyBullet's robots need a package that may not be there."""
+    together = {AS_SET: Variant(peak=BF16 if sequence == "gpt" else "float32"), "fp32": Variant({"precision": "float32"})}
+    small = {"batch_size": 2, **({"sequence.dropout": 0} if sequence == "gpt" else {})}
+    env, method = "gym_Pendulum-v1", f"td3_{sequence}" + f".{variant}" * bool(variant)
+    what = f"TD3-{sequence.upper()}, windows of 64, " + f"{variant} encoders, " * bool(variant) + f"{SEEDS} seeds"
+    return Line(what, "off_policy.learning", env, method, (env, method), together, small, extra={"members": SEEDS})
+
+
+PENDULUMS = {
+    f"td3_{sequence}_of_{SEEDS}": pendulum(sequence) for sequence in ("gpt", "lstm")
+} | {f"td3_separate_of_{SEEDS}": pendulum("lstm", "separate")}
+
+
 def amago(what: str, env: str, quick: str, weight: float) -> Line:
     method, small = "amago_transformer", {"batch_size": 1, "actors": 1, "sequence.dropout": 0, "compile": "false"}
     return Line(f"AMAGO, {what} steps", "amago.learning", env, method, (quick, method), AMAGO, small, weight=weight)
@@ -169,6 +183,7 @@ LINES: dict[str, Line] = {
     "ad": in_context(f"AD, {ROOMS}", ROOM, "ad", STILL, 2),
     "ad_40x20": in_context("AD, Dark-Room 40x20", LONG_ROOM, "ad", {**STILL, "optimisation.batch_size": 1}, 3),
     **T_MAZES,
+    **PENDULUMS,
     "amago_500": amago("500", DOORS, DOORS, 1.5),
     "amago_10000": amago("10,000", LONG_MAZE, "amago_tmaze_10", 2),
     "helm": Line(
