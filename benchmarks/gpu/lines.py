@@ -156,16 +156,19 @@ T_MAZES = {
 
 def pendulum(sequence: str, variant: str = "") -> Line:
     """Memory-RL's continuous control, ten seeds as an ensemble; PyBullet's robots need a package that may not be there."""
-    together = {AS_SET: Variant(peak=BF16 if sequence == "gpt" else "float32"), "fp32": Variant({"precision": "float32"})}
+    together = {
+        AS_SET: Variant(peak=BF16 if sequence == "gpt" else "float32"),
+        "fp32": Variant({"precision": "float32"}),
+    }
     small = {"batch_size": 2, **({"sequence.dropout": 0} if sequence == "gpt" else {})}
     env, method = "gym_Pendulum-v1", f"td3_{sequence}" + f".{variant}" * bool(variant)
     what = f"TD3-{sequence.upper()}, windows of 64, " + f"{variant} encoders, " * bool(variant) + f"{SEEDS} seeds"
     return Line(what, "off_policy.learning", env, method, (env, method), together, small, extra={"members": SEEDS})
 
 
-PENDULUMS = {
-    f"td3_{sequence}_of_{SEEDS}": pendulum(sequence) for sequence in ("gpt", "lstm")
-} | {f"td3_separate_of_{SEEDS}": pendulum("lstm", "separate")}
+PENDULUMS = {f"td3_{sequence}_of_{SEEDS}": pendulum(sequence) for sequence in ("gpt", "lstm")} | {
+    f"td3_separate_of_{SEEDS}": pendulum("lstm", "separate")
+}
 
 
 def amago(what: str, env: str, quick: str, weight: float) -> Line:

@@ -83,7 +83,9 @@ class Ensemble:
         self.loss = self.learner.loss
         if on_gpu and self.hp.compile and self.hp.sequence.kind == "gpt":
             torch.compiler.reset()  # of a larger ensemble, which members have left: else it counts as a recompilation
-            in_turns = len(self.learner.turns) > 1  # of which each leaves parameters without a gradient, that Adam then leaves alone
+            in_turns = (
+                len(self.learner.turns) > 1
+            )  # of which each leaves parameters without a gradient, that Adam then leaves alone
             self.loss = compiled(self.learner.loss, self.device, whole=in_turns)
         self.compute = Captured(self._compute) if on_gpu else self._compute
 

@@ -119,12 +119,15 @@ class ActorCriticLearner(Learner):
     def turns(self) -> tuple[Turn, ...]:
         return (CRITICS, ACTOR) if self.hp.critics_first and not self.hp.shared_encoder else ((),)
 
-    def losses(self, batch: Batch, noise: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """The critics' loss, the actor's (with all that is learned beside it), and metrics."""
+    def losses(self, batch: Batch, noise: tuple[Tensor, ...], turn: Turn) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The critics' loss, the actor's (with all that is learned beside it), and metrics.
+
+        In the actor's turn nothing is read of the critics' loss, so that it needs no targets.
+        """
         raise NotImplementedError
 
     def loss(self, batch: Batch, noise: tuple[Tensor, ...], turn: Turn) -> tuple[Tensor, dict[str, Tensor]]:
-        critic_loss, actor_loss, metrics = self.losses(batch, noise)
+        critic_loss, actor_loss, metrics = self.losses(batch, noise, turn)
         if not turn:
             return critic_loss + actor_loss, metrics
         of_critics = turn == CRITICS

@@ -26,6 +26,7 @@ from recollect.memory_rl import continuous_actor_critic as continuous
 from recollect.memory_rl import ensemble
 from recollect.memory_rl import history_actor_critic as history
 from recollect.memory_rl.history_policy import tokens
+from recollect.memory_rl.learner import Turn
 from recollect.memory_rl.off_policy import train_learner, trainer_of
 from recollect.memory_rl.replay import Batch
 from recollect.settings.seeding import seed_of
@@ -66,13 +67,16 @@ def losses_of(
     hp: Hyperparameters,
     next_noise_BTA: Tensor,
     noise_BTA: Tensor,
+    *,
     mean: Mean = masked_mean,
+    turn: Turn = (),
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """The critics' loss, the actor's and temperature's (scalars, as `mean` gives them), and metrics.
 
     Args:
         next_noise_BTA: standard normal numbers [B, n + 1, A], of the actions that targets read.
         noise_BTA: and [B, n, A] of those in the actor's loss.
+        turn: see `ActorCriticLearner.losses`.
     """
     parts = tokens(batch, online.actor)
     mask_BT = batch.mask_BT
@@ -81,12 +85,14 @@ def losses_of(
     alpha = online.log_alpha.detach().exp()
     h_BTH = online.actor.encoder(*parts)
     outputs_BTA = online.actor.head(h_BTH.detach() if hp.freezes_encoder else h_BTH)
-    with torch.no_grad():
-        target.train(hp.dropout_in_targets)
-        next_BTA, next_log_BT = drawn(outputs_BTA, next_noise_BTA)
-        next_q_BT = torch.minimum(*target.q(target.critic_states(parts), next_BTA))
-        value_BT = next_q_BT - history.of_rows(alpha, next_log_BT) * next_log_BT
-        y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * value_BT[:, 1:]
+    y_BT = batch.reward_BT
+    if turn != history.ACTOR:
+        with torch.no_grad():
+            target.train(hp.dropout_in_targets)
+            next_BTA, next_log_BT = drawn(outputs_BTA, next_noise_BTA)
+            next_q_BT = torch.minimum(*target.q(target.critic_states(parts), next_BTA))
+            value_BT = next_q_BT - history.of_rows(alpha, next_log_BT) * next_log_BT
+            y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * value_BT[:, 1:]
 
     # The last token leads to no transition: only targets read it.
     present_BTA = outputs_BTA[:, :n]
@@ -116,8 +122,8 @@ class SAC(history.ActorCriticLearner):
         size = self.network.encoder.embedder.action_size
         return continuous.normal((windows, n + 1, size), draws), continuous.normal((windows, n, size), draws)
 
-    def losses(self, batch: Batch, noise: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        return losses_of(self.online, self.target, batch, self.hp, *noise, mean=self.mean)
+    def losses(self, batch: Batch, noise: tuple[Tensor, ...], turn: Turn) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        return losses_of(self.online, self.target, batch, self.hp, *noise, mean=self.mean, turn=turn)
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
         noise_BA = draws.standard_normal((len(outputs_BA), outputs_BA.shape[-1] // 2), np.float32)

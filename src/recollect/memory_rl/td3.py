@@ -23,6 +23,7 @@ from recollect.memory_rl import continuous_actor_critic as continuous
 from recollect.memory_rl import ensemble
 from recollect.memory_rl import history_actor_critic as history
 from recollect.memory_rl.history_policy import tokens
+from recollect.memory_rl.learner import Turn
 from recollect.memory_rl.off_policy import train_learner, trainer_of
 from recollect.memory_rl.replay import Batch
 from recollect.settings.seeding import seed_of
@@ -41,31 +42,44 @@ def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> histor
     return continuous.initialised(history.ActorCritic(hp, facts, facts.action_size, seed=seed), hp, seed=seed)
 
 
+@torch.no_grad()
+def targets_of(
+    target: history.ActorCritic,
+    parts: tuple[Tensor, Tensor, Tensor],
+    batch: Batch,
+    hp: Hyperparameters,
+    noise_BTA: Tensor,
+) -> Tensor:
+    """What the critics learn, y [B, T]; `parts` are the batch's tokens, and the noise is that of `losses_of`."""
+    target.train(hp.dropout_in_targets)
+    hbar_BTH = target.actor.encoder(*parts)
+    action_BTA = target.actor.greedy(target.actor.head(hbar_BTH))
+    noise_BTA = hp.target_noise * noise_BTA
+    action_BTA += noise_BTA.clamp(-hp.target_noise_clip, hp.target_noise_clip)
+    reads_BTH = hbar_BTH if hp.shared_encoder else target.critic_states(parts)
+    value_BT = torch.minimum(*target.q(reads_BTH, action_BTA.clamp(-1.0, 1.0)))[:, 1:]
+    return batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * value_BT
+
+
 def losses_of(
     online: history.ActorCritic,
     target: history.ActorCritic,
     batch: Batch,
     hp: Hyperparameters,
     noise_BTA: Tensor,
+    *,
     mean: Mean = masked_mean,
+    turn: Turn = (),
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """The critics' loss, the actor's (scalars, as `mean` gives them), and metrics.
 
     Args:
         noise_BTA: standard normal numbers [B, n + 1, A], of the target's actions.
+        turn: see `ActorCriticLearner.losses`.
     """
     parts = tokens(batch, online.actor)
     present = history.first_tokens(parts, batch.action_BT.shape[1])
-    with torch.no_grad():
-        target.train(hp.dropout_in_targets)
-        hbar_BTH = target.actor.encoder(*parts)
-        action_BTA = target.actor.greedy(target.actor.head(hbar_BTH))
-        noise_BTA = hp.target_noise * noise_BTA
-        action_BTA += noise_BTA.clamp(-hp.target_noise_clip, hp.target_noise_clip)
-        reads_BTH = hbar_BTH if hp.shared_encoder else target.critic_states(parts)
-        value_BT = torch.minimum(*target.q(reads_BTH, action_BTA.clamp(-1.0, 1.0)))[:, 1:]
-        y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * value_BT
-
+    y_BT = batch.reward_BT if turn == history.ACTOR else targets_of(target, parts, batch, hp, noise_BTA)
     h_BTH = online.actor.encoder(*present)
     critic_BTH = h_BTH if hp.shared_encoder else online.critic_states(present)
     q1_BT, q2_BT = online.q(critic_BTH, batch.action_BT)
@@ -82,8 +96,8 @@ class TD3(history.ActorCriticLearner):
         draws = torch.Generator().manual_seed(seed_of("target noise", self.seed, counter))
         return (continuous.normal((windows, n + 1, self.network.encoder.embedder.action_size), draws),)
 
-    def losses(self, batch: Batch, noise: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        return losses_of(self.online, self.target, batch, self.hp, *noise, mean=self.mean)
+    def losses(self, batch: Batch, noise: tuple[Tensor, ...], turn: Turn) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        return losses_of(self.online, self.target, batch, self.hp, *noise, mean=self.mean, turn=turn)
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
         action_BA = self.network.greedy(outputs_BA).cpu().numpy()

@@ -15,9 +15,9 @@ GATES = {"lstm": 8, "gru": 6, "rnn": 2, "ff": 0}  # matrices of width x width in
 # are no views, counted on a CPU: 286 and 412 with GPTs of 1 and 2 layers (bfloat16, no dropout), 1,245 and 2,373 with LSTMs of
 # 1 and 2 layers on 51 steps, 2,295 with one layer on 101. Counted so, TD3's updates on windows of 64 steps have 330 and 422 with
 # GPTs, 1,597 and 2,980 with LSTMs; with an encoder each for actor and critics 473 and 657, 3,007 and 5,773; and where the critics
-# step first 712 and 984, 5,202 and 10,040. The kernels of a GPU have not been counted.
+# step first 614 and 842, 4,118 and 7,912. The kernels of a GPU have not been counted.
 ENDS, LAYER, CELLS = 50, {"gpt": 45, "lstm": 20}, {"lstm": 7}
-SEPARATE, IN_TURNS = 2, 3  # updates with one encoder that an update with two is, and one whose losses are computed twice
+SEPARATE, IN_TURNS = 2, 2.5  # updates with one encoder that an update with two is, and one where the critics step first
 
 
 def network(settings: Settings, length: float) -> Net:

@@ -18,6 +18,7 @@ from test_ensemble import ROOMS, SEEDS, TOLERANCE, begun, difference, own_episod
 
 from benchmarks.gpu.pretend import PretendGpu  # noqa: E402
 from recollect.common.contract import Inputs  # noqa: E402
+from recollect.common.rollout import Episodes  # noqa: E402
 from recollect.memory_rl import sac, sacd, td3  # noqa: E402
 from recollect.memory_rl.ensemble import Ensemble  # noqa: E402
 from recollect.memory_rl.off_policy import OnlineTrainer  # noqa: E402
@@ -185,6 +186,78 @@ def test_on_a_gpu_an_update_is_one_graph_that_never_waits_and_gives_the_numbers_
         assert ensemble.compute.graph is not None and len(replays) == 3
     for one, other in zip(together, alone, strict=True):
         assert difference(one, other, FLOOR) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("kind", "algorithm", "changes"),
+    [
+        ("lstm", td3, {}),
+        ("lstm", td3, {**SEPARATE, "world": STUMBLE, "actors": 2}),
+        ("gpt", td3, {"sampled_seq_len": 2, **STILL}),
+        ("ff", sac, {}),
+    ],
+)
+def test_what_is_played_on_a_gpu_is_what_a_cpu_plays(kind: str, algorithm: Any, changes: dict[str, Any]) -> None:
+    def played(device: str) -> list[Any]:
+        ensemble, found = Ensemble(members_of(kind, algorithm, device, **{**RELEASED, **changes})), []
+        for evaluation_due in (False, True, False, True):
+            for trainer in ensemble.members:
+                trainer.at.updates_due, trainer.at.evaluation_due = 0, evaluation_due
+            found += ensemble.play() or pytest.fail("each plays by itself")
+        return found
+
+    wanted = played("cpu")
+    with PretendGpu():
+        here = played("cuda")
+    for one, other in zip(here, wanted, strict=True):
+        for name in Episodes.__dataclass_fields__:
+            np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{"world": STUMBLE}, {**SEPARATE, "world": AIM, "actors": 2}])
+def test_whole_runs_on_a_gpu_have_the_rows_and_policies_of_a_cpu(changes: dict[str, Any], tmp_path: Path) -> None:
+    settings = [settings_of(seed, "lstm", td3, **RELEASED, **changes) for seed in SEEDS]
+
+    def trained(device: str) -> tuple[list[Any], dict[int, dict[str, np.ndarray]]]:
+        runs, policies = [run_of(tmp_path / device / str(seed), seed) for seed in SEEDS], {}
+
+        def finished(place: int, policy: Any) -> None:
+            policies[place] = policy.arrays()
+
+        assert td3.train_together(settings, Inputs(device=device), runs, finished) == {}
+        return [run.table() for run in runs], policies
+
+    tables, policies = trained("cpu")
+    with PretendGpu():
+        found = trained("cuda")
+    for place in range(len(SEEDS)):
+        here, there = found[0][place], tables[place]
+        assert here.drop(columns="value").equals(there.drop(columns="value"))
+        np.testing.assert_allclose(here["value"], there["value"], rtol=1e-3, atol=1e-4)
+        for name, value in policies[place].items():
+            np.testing.assert_allclose(found[1][place][name], value, rtol=1e-3, atol=1e-5)
+
+
+def test_where_no_graph_can_be_captured_an_update_goes_on_without_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("out of graphs")
+
+    changes = {**RELEASED, **SEPARATE}
+    wanted = members_of("lstm", td3, **changes)
+    for _ in range(6):
+        for trainer in wanted:
+            trainer._update()
+    monkeypatch.setattr("recollect.memory_rl.ensemble.captured", fails)
+    with PretendGpu():
+        members = members_of("lstm", td3, "cuda", **changes)
+        ensemble = Ensemble(members)
+        for _ in range(6):
+            ensemble.update()
+    said = ["the joint update is no CUDA graph, which makes it slower: out of graphs"]
+    assert [record.getMessage() for record in caplog.records] == said
+    assert max(difference(*pair, FLOOR) for pair in zip(members, wanted, strict=True)) < 1e-5
 
 
 @pytest.mark.gpu
