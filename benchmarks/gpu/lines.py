@@ -122,6 +122,8 @@ class Line:
 
 STILL = {"optimisation.batch_size": 4, "optimisation.compile": "false", "network.dropout": 0, "acting_dropout": "false"}
 READING = {**STILL, "query_dropout": 0}
+FEW: Mapping[str, object] = {"batch_size": 2}
+FEW_GPT: Mapping[str, object] = {**FEW, "sequence.dropout": 0, "compile": "false"}
 ROOM, LONG_ROOM, ROOMS = "dark_room_10x10", "dark_room_40x20", "Dark-Room 10x10"
 DOORS, LONG_MAZE, FRAMES = "amago_dark_key_door", "amago_tmaze_10000", "mini_grid_RedBlueDoors-6x6"
 
@@ -129,7 +131,7 @@ DOORS, LONG_MAZE, FRAMES = "amago_dark_key_door", "amago_tmaze_10000", "mini_gri
 def t_maze(length: int, sequence: str, members: int = 0) -> Line:
     """Memory-RL at one memory length; with members: so many seeds as an ensemble in one process."""
     alone, together = (OFF_POLICY_GPT, TOGETHER_GPT) if sequence == "gpt" else (OFF_POLICY_LSTM, TOGETHER)
-    small = {"batch_size": 2, **({"sequence.dropout": 0, "compile": "false"} if sequence == "gpt" else {})}
+    small = FEW_GPT if sequence == "gpt" else FEW
     method, env, weight = f"dqn_{sequence}", f"tmaze_passive_{length}", 1.0 if length < 1000 else 1.5
     what = f"DQN-{sequence.upper()}, T-Maze {length}" + f", {members} seeds" * (members > 0)
     return Line(
@@ -156,18 +158,16 @@ T_MAZES = {
 
 def pendulum(sequence: str, variant: str = "") -> Line:
     """Memory-RL's continuous control, ten seeds as an ensemble; PyBullet's robots need a package that may not be there."""
-    together = {
-        AS_SET: Variant(peak=BF16 if sequence == "gpt" else "float32"),
-        "fp32": Variant({"precision": "float32"}),
-    }
-    small = {"batch_size": 2, **({"sequence.dropout": 0} if sequence == "gpt" else {})}
+    together, small = (TOGETHER_GPT, FEW_GPT) if sequence == "gpt" else (TOGETHER, FEW)
     env, method = "gym_Pendulum-v1", f"td3_{sequence}" + f".{variant}" * bool(variant)
     what = f"TD3-{sequence.upper()}, windows of 64, " + f"{variant} encoders, " * bool(variant) + f"{SEEDS} seeds"
     return Line(what, "off_policy.learning", env, method, (env, method), together, small, extra={"members": SEEDS})
 
 
-PENDULUMS = {f"td3_{sequence}_of_{SEEDS}": pendulum(sequence) for sequence in ("gpt", "lstm")} | {
-    f"td3_separate_of_{SEEDS}": pendulum("lstm", "separate")
+PENDULUMS = {
+    f"td3_gpt_of_{SEEDS}": pendulum("gpt"),
+    f"td3_lstm_of_{SEEDS}": pendulum("lstm"),
+    f"td3_separate_of_{SEEDS}": pendulum("lstm", "separate"),
 }
 
 
