@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fake_bullet
 import numpy as np
 import pytest
 import torch
@@ -235,7 +236,8 @@ def test_on_a_gpu_the_graph_makes_the_updates_of_each_run_alone(kind: str) -> No
 
 
 @pytest.mark.slow
-def test_the_paper_scale_lists_what_can_be_trained_together() -> None:
+def test_the_paper_scale_lists_what_can_be_trained_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_bullet.install(monkeypatch)
     seeds_of = packs._seeds("paper")
     listed = scale_settings("paper").ensembles
     for name in listed:

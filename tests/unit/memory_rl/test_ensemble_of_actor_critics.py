@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import fake_bullet
 import fake_worlds
 import numpy as np
 import pytest
@@ -212,6 +213,27 @@ def test_what_is_played_on_a_gpu_is_what_a_cpu_plays(kind: str, algorithm: Any, 
     for one, other in zip(here, wanted, strict=True):
         for name in Episodes.__dataclass_fields__:
             np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-5)
+
+
+def test_robots_that_fall_are_trained_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a budget in steps, so that members come to their updates and ends at different times: each as alone."""
+    fake_bullet.install(monkeypatch)
+    hopper = {"world": "partial_bullet", "options": {"robot": "hopper", "observation": "velocities", "horizon": 25}}
+    changes = {**RELEASED, "world": hopper, "replay_transitions": 400, "warmup_episodes": 2}
+    settings = [settings_of(seed, "lstm", td3, **changes) for seed in SEEDS]
+    runs, policies = [run_of(tmp_path / str(seed), seed) for seed in SEEDS], {}
+
+    def finished(place: int, policy: Any) -> None:
+        policies[place] = policy.arrays()
+
+    assert td3.train_together(settings, Inputs(), runs, finished) == {}
+    for place, (of, seed) in enumerate(zip(settings, SEEDS, strict=True)):
+        alone = run_of(tmp_path / f"alone_{seed}", seed)
+        for name, value in td3.train(of, Inputs(), alone).arrays().items():
+            np.testing.assert_allclose(policies[place][name], value, rtol=1e-3, atol=1e-5)
+        rows, wanted = runs[place].table(), alone.table()
+        assert rows.drop(columns="value").equals(wanted.drop(columns="value"))
+        np.testing.assert_allclose(rows["value"], wanted["value"], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("changes", [{"world": STUMBLE}, {**SEPARATE, "world": AIM, "actors": 2}])
