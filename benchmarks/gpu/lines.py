@@ -122,6 +122,8 @@ class Line:
 
 STILL = {"optimisation.batch_size": 4, "optimisation.compile": "false", "network.dropout": 0, "acting_dropout": "false"}
 READING = {**STILL, "query_dropout": 0}
+FEW: Mapping[str, object] = {"batch_size": 2}
+FEW_GPT: Mapping[str, object] = {**FEW, "sequence.dropout": 0, "compile": "false"}
 ROOM, LONG_ROOM, ROOMS = "dark_room_10x10", "dark_room_40x20", "Dark-Room 10x10"
 DOORS, LONG_MAZE, FRAMES = "amago_dark_key_door", "amago_tmaze_10000", "mini_grid_RedBlueDoors-6x6"
 
@@ -129,7 +131,7 @@ DOORS, LONG_MAZE, FRAMES = "amago_dark_key_door", "amago_tmaze_10000", "mini_gri
 def t_maze(length: int, sequence: str, members: int = 0) -> Line:
     """Memory-RL at one memory length; with members: so many seeds as an ensemble in one process."""
     alone, together = (OFF_POLICY_GPT, TOGETHER_GPT) if sequence == "gpt" else (OFF_POLICY_LSTM, TOGETHER)
-    small = {"batch_size": 2, **({"sequence.dropout": 0, "compile": "false"} if sequence == "gpt" else {})}
+    small = FEW_GPT if sequence == "gpt" else FEW
     method, env, weight = f"dqn_{sequence}", f"tmaze_passive_{length}", 1.0 if length < 1000 else 1.5
     what = f"DQN-{sequence.upper()}, T-Maze {length}" + f", {members} seeds" * (members > 0)
     return Line(
@@ -154,6 +156,21 @@ T_MAZES = {
 }
 
 
+def pendulum(sequence: str, variant: str = "") -> Line:
+    """Memory-RL's continuous control, ten seeds as an ensemble; PyBullet's robots need a package that may not be there."""
+    together, small = (TOGETHER_GPT, FEW_GPT) if sequence == "gpt" else (TOGETHER, FEW)
+    env, method = "gym_Pendulum-v1", f"td3_{sequence}" + f".{variant}" * bool(variant)
+    what = f"TD3-{sequence.upper()}, windows of 64, " + f"{variant} encoders, " * bool(variant) + f"{SEEDS} seeds"
+    return Line(what, "off_policy.learning", env, method, (env, method), together, small, extra={"members": SEEDS})
+
+
+PENDULUMS = {
+    f"td3_gpt_of_{SEEDS}": pendulum("gpt"),
+    f"td3_lstm_of_{SEEDS}": pendulum("lstm"),
+    f"td3_separate_of_{SEEDS}": pendulum("lstm", "separate"),
+}
+
+
 def amago(what: str, env: str, quick: str, weight: float) -> Line:
     method, small = "amago_transformer", {"batch_size": 1, "actors": 1, "sequence.dropout": 0, "compile": "false"}
     return Line(f"AMAGO, {what} steps", "amago.learning", env, method, (quick, method), AMAGO, small, weight=weight)
@@ -169,6 +186,7 @@ LINES: dict[str, Line] = {
     "ad": in_context(f"AD, {ROOMS}", ROOM, "ad", STILL, 2),
     "ad_40x20": in_context("AD, Dark-Room 40x20", LONG_ROOM, "ad", {**STILL, "optimisation.batch_size": 1}, 3),
     **T_MAZES,
+    **PENDULUMS,
     "amago_500": amago("500", DOORS, DOORS, 1.5),
     "amago_10000": amago("10,000", LONG_MAZE, "amago_tmaze_10", 2),
     "helm": Line(

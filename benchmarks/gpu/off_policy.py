@@ -1,4 +1,4 @@
-"""Lines of Memory-RL: updates, collecting with the published single actor, and evaluations, on T-Mazes.
+"""Lines of Memory-RL: updates, collecting with the published single actor, and evaluations, on T-Mazes and a pendulum.
 
 The replay holds made-up episodes. Updates and episodes are those of the trainer that `recollect train` runs. With `members`
 (extra) so many seeds are an ensemble in one process; rates then count what all of them do together.
@@ -112,7 +112,11 @@ def trainer_of(case: Case, seed: int) -> OnlineTrainer:
     size = max(EPISODES, hp.batch_size)
     seen = draws.integers(-1, 2, (size, T + 1, int(np.prod(space.shape or (1,))))).astype(space.dtype)
     end = np.broadcast_to(np.arange(T) == T - 1, (size, T)).astype(np.uint8)
-    action = draws.integers(0, trainer.learner.network.encoder.embedder.actions, (size, T))
+    embedder = trainer.learner.network.encoder.embedder
+    if embedder.action_size:
+        action = draws.uniform(-1, 1, (size, T, embedder.action_size)).astype(np.float32)
+    else:
+        action = draws.integers(0, embedder.actions, (size, T))
     trainer.replay.add(seen, action, draws.random((size, T), np.float32), end, np.full(size, T))
     trainer.at.episodes = hp.warmup_episodes
     trainer.at.env_steps = hp.warmup_episodes * T

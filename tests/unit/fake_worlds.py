@@ -1,4 +1,4 @@
-"""Two tiny worlds that only tests know: `signal` shows images, `aim` takes continuous actions. Both need memory."""
+"""Tiny worlds that only tests know: `signal` shows images, `aim` and `stumble` take continuous actions. All need memory."""
 
 from __future__ import annotations
 
@@ -73,11 +73,26 @@ class Aim(World):
         return actions
 
 
+class Stumble(Aim):
+    """`Aim` with episodes that end after one to four steps, by chance."""
+
+    def _setup(self) -> None:
+        super()._setup()
+        self._steps_B = self._keep("steps", np.zeros(self.num_envs, np.int64))
+
+    def _begin(self, index_N: np.ndarray) -> None:
+        super()._begin(index_N)
+        self._steps_B[index_N] = 1 + self._draw_integers(index_N, 4)
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        return super()._advance(actions_B, last_B)[0], self._timestep_B >= self._steps_B
+
+
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the registry know both."""
+    """Make the registry know them."""
     known = registry._module
     fakes: dict[str, Any] = {
         name: SimpleNamespace(World=world, tasks=lambda split, **options: [Task(0, "only", split)])
-        for name, world in (("signal", Signal), ("aim", Aim))
+        for name, world in (("signal", Signal), ("aim", Aim), ("stumble", Stumble))
     }
     monkeypatch.setattr(registry, "_module", lambda name: fakes.get(name) or known(name))

@@ -13,11 +13,17 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 
-def compiled(function: Callable[Given, Result], device: torch.device | str) -> Callable[Given, Result]:
+def compiled(
+    function: Callable[Given, Result], device: torch.device | str, *, whole: bool = False
+) -> Callable[Given, Result]:
     """The function as torch.compile makes it for tensors of fixed shapes; without a compiler itself, with one warning.
 
     On GPUs that is Triton, on CPUs a C++ compiler. Whether there is one is tried on a product and its gradient; a function
     that it cannot compile then goes on as it is, with one warning, too.
+
+    Args:
+        whole: one that cannot be compiled as one piece goes on as it is. Of pieces, parameters that the result does not depend on
+            may get a gradient of 0, where they would get none.
     """
     try:
         x = torch.ones(2, 2, device=device, requires_grad=True)
@@ -25,7 +31,7 @@ def compiled(function: Callable[Given, Result], device: torch.device | str) -> C
     except Exception as error:
         _warn(error)
         return function
-    chosen = torch.compile(function, dynamic=False)
+    chosen = torch.compile(function, dynamic=False, fullgraph=whole)
 
     def call(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         nonlocal chosen

@@ -6,13 +6,13 @@ the released JAX code (`network`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from recollect.common.contract import Facts
 from recollect.common.sequence_models import FeedForwardSequence, RecurrentSequence
@@ -91,26 +91,25 @@ def orthogonal_linear(part: nn.Module, draws: torch.Generator) -> None:
             layer.bias.zero_()
 
 
-@contextmanager
-def frozen(module: nn.Module, freeze: bool) -> Iterator[None]:
-    """While inside, what is computed with the module gives its parameters no gradient (if `freeze`)."""
-    if freeze:
-        module.requires_grad_(False)
-    try:
-        yield
-    finally:
-        module.requires_grad_(True)
+def constant(head: nn.Module, x: Tensor) -> Tensor:
+    """What a head gives, as a function of its inputs alone: its parameters get no gradient."""
+    fixed = {name: parameter.detach() for name, parameter in head.named_parameters()}
+    y: Tensor = functional_call(head, fixed, (x,))
+    return y
 
 
 def least_q(online: ActorCritic, h_BTH: Tensor, action_BTA: Tensor, hp: ContinuousHyperparameters) -> Tensor:
     """The smaller critic's value [B, T] of the actor's actions, for its loss."""
-    with frozen(online.critics, hp.freezes):
-        return torch.minimum(*online.q(h_BTH.detach() if hp.freezes else h_BTH, action_BTA))
+    if not hp.freezes:
+        return torch.minimum(*online.q(h_BTH, action_BTA))
+    both = torch.cat([h_BTH.detach(), action_BTA], -1)
+    first, second = (constant(head, both)[..., 0] for head in online.critics)
+    return torch.minimum(first, second)
 
 
-def noise_like(x: Tensor, draws: torch.Generator) -> Tensor:
+def normal(shape: Sequence[int], draws: torch.Generator) -> Tensor:
     """Standard normal numbers, drawn on the CPU so that they are the same on every device."""
-    return torch.randn(x.shape, generator=draws).to(x.device)
+    return torch.randn(shape, generator=draws)
 
 
 def need_continuous(facts: Facts, method: str) -> None:

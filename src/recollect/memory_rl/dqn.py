@@ -27,7 +27,7 @@ from recollect.memory_rl import ensemble
 from recollect.memory_rl.heads import Q_HEAD_RANGE
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, policy_from, tokens
 from recollect.memory_rl.hyperparameters import OnlineHyperparameters
-from recollect.memory_rl.learner import Learner
+from recollect.memory_rl.learner import Learner, Turn
 from recollect.memory_rl.networks import make_history_network
 from recollect.memory_rl.off_policy import train_learner, trainer_of
 from recollect.memory_rl.replay import Batch
@@ -107,7 +107,7 @@ class DQN(Learner):
     def stacks(self) -> bool:
         return True
 
-    def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, batch: Batch, noise: tuple[Tensor, ...], turn: Turn) -> tuple[Tensor, dict[str, Tensor]]:
         return loss_of(self.network, self.target, batch, self.hp, self.mean)
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:

@@ -13,8 +13,10 @@ On CUDA dropout draws from the device's one generator, so there masks differ fro
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, reduce
 from typing import Any, cast
 
 import numpy as np
@@ -30,12 +32,13 @@ from recollect.common.masked_mean import masked_means
 from recollect.common.polyak import follow
 from recollect.common.precision import tf32
 from recollect.common.rollout import Episodes
+from recollect.common.runs_together import RunsTogether
 from recollect.common.transfer import sent
 from recollect.memory_rl import playing_together
 from recollect.memory_rl.history_policy import HistoryPolicy, reseed_dropout
-from recollect.memory_rl.learner import Learner
+from recollect.memory_rl.learner import Learner, Turn
 from recollect.memory_rl.off_policy import OnlineTrainer, trainer_of
-from recollect.memory_rl.replay import STORES, EpisodeReplay
+from recollect.memory_rl.replay import STORES, Batch, EpisodeReplay
 from recollect.memory_rl.rounds_on_device import RoundsOnDevice, remembers_whole
 from recollect.memory_rl.stacked import OneAfterTheOther, spread_gradients, stacked
 from recollect.settings.errors import UserError
@@ -66,23 +69,29 @@ class Ensemble:
         self.drawn_2R = torch.zeros(2, len(members) * self.hp.batch_size, dtype=torch.int64, device=self.device)
         place_S = torch.arange(len(members), device=self.device)
         self.first_row_R1 = (place_S * first.replay.capacity).repeat_interleave(self.hp.batch_size)[:, None]
+        drawn = first.learner.noise(self.hp.batch_size, self.window, 0)
+        self.noise = tuple(torch.zeros(len(members) * len(x), *x.shape[1:], device=self.device) for x in drawn)
         self.sums: dict[str, Tensor] = {}
         on_gpu = self.device.type == "cuda"
+        # One member's noise may take a millisecond, of which the whole update may have ten.
+        self.threads = ThreadPoolExecutor(min(len(members), os.cpu_count() or 1)) if on_gpu and self.noise else None
         # One for rounds and one for evaluations: each keeps its rows, and with them its graphs.
         self.playing, self.judged = (HistoryPolicy(self.learner.network, self.device, graphed=on_gpu) for _ in range(2))
         self.on_device = self._on_device() if on_gpu else None  # how to play a round, and an evaluation
         self.loss = self.learner.loss
         if on_gpu and self.hp.compile and self.hp.sequence.kind == "gpt":
             torch.compiler.reset()  # of a larger ensemble, which members have left: else it counts as a recompilation
-            self.loss = compiled(self.learner.loss, self.device)
-        self.compute = (
-            Captured(self._compute, "joint updates are made without CUDA graphs") if on_gpu else self._compute
-        )
+            # Each of several turns leaves parameters without a gradient, which Adam then leaves alone.
+            self.loss = compiled(self.learner.loss, self.device, whole=len(self.learner.turns) > 1)
+        self.compute: Callable[[], None] = self._compute
+        if on_gpu:
+            self.compute = Captured(self._compute, "joint updates are made without CUDA graphs")
 
     def update(self) -> None:
         """One update of every member, of which each has one due."""
         self._draw()
-        self._reseed("dropout", [member.at.updates for member in self.members])
+        if self.device.type == "cuda":
+            self._reseed("dropout", [member.at.updates for member in self.members])
         self.compute()
         for member in self.members:
             member.at.updates += 1
@@ -120,15 +129,21 @@ class Ensemble:
         return rounds[0], rounds[1]
 
     def _draw(self) -> None:
-        """Each member's windows, from its own stream, onto the device in one copy that nothing waits for."""
+        """Each member's windows and noise, from its own streams, onto the device in copies that nothing waits for."""
+        batch = self.hp.batch_size
+
+        def noise_of(member: OnlineTrainer) -> tuple[Tensor, ...]:
+            return member.learner.noise(batch, self.window, member.at.updates)
+
+        noises = map(noise_of, self.members) if self.threads is None else self.threads.map(noise_of, self.members)
         drawn = []
         for member in self.members:
-            drawn.append(
-                member.replay.draw(self.hp.batch_size, self.window, seed=member.seed, counter=member.at.updates)
-            )
+            drawn.append(member.replay.draw(batch, self.window, seed=member.seed, counter=member.at.updates))
         self.drawn_2R.copy_(sent(np.concatenate(drawn, axis=1), self.device))
+        for here, parts in zip(self.noise, zip(*noises, strict=True), strict=True):
+            here.copy_(sent(torch.cat(parts), self.device))
 
-    def _reseed(self, purpose: str, counters: Sequence[int]) -> None:
+    def _reseed(self, purpose: str, counters: Sequence[int], turn: Turn = ()) -> None:
         """Begin each member's streams of dropout as the run alone does; on CUDA the one stream that there is."""
         if self.device.type == "cuda":
             torch.cuda.manual_seed(
@@ -138,16 +153,30 @@ class Ensemble:
         for member, counter in zip(self.members, counters, strict=True):
             if purpose == "dropout":
                 reseed_dropout(member.learner.target, seed_of("dropout in targets", member.seed, counter))
-            reseed_dropout(member.learner.online, seed_of(purpose, member.seed, counter))
+            reseed_dropout(member.learner.online, seed_of(purpose, member.seed, counter, *turn))
 
     def _compute(self) -> None:
         """The update: a function of tensors that stay where they are. Never waits for the device, asks for no value."""
         batch = self.replay.gather(self.drawn_2R, self.window, self.first_row_R1)
+        self.learner.online.train()  # which walks through all modules: not in front of a graph
+        metrics: dict[str, Tensor] = {}
+        norms = []
+        for turn in self.learner.turns:
+            norm_S, seen = self._step(batch, turn)
+            norms.append(norm_S)
+            metrics |= seen
+        follow(self.targets, self.followed, self.hp.polyak)
+        with torch.no_grad():
+            self._add({**metrics, "gradient_norm": reduce(torch.hypot, norms)})
+
+    def _step(self, batch: Batch, turn: Turn) -> tuple[Tensor, dict[str, Tensor]]:
+        """One turn of the update: the norm of each member's gradient [k], and metrics, [k] each."""
+        if self.device.type != "cuda":
+            self._reseed("dropout", [member.at.updates for member in self.members], turn)
         online = self.learner.online
-        online.train()  # which walks through all modules: not in front of a graph
         online.zero_grad(set_to_none=True)
         with self.learner.products():
-            loss_S, metrics = self.loss(batch, 0)
+            loss_S, metrics = self.loss(batch, self.noise, turn)
             loss_S.sum().backward()  # type: ignore[no-untyped-call]
         spread_gradients(online)
         gradients = self.adam.gradients()
@@ -158,9 +187,7 @@ class Ensemble:
             factors = factor_S.repeat_interleave(norms.shape[1]).unbind(0)
             torch._foreach_mul_(gradients, factors)
         self.adam.step()
-        follow(self.targets, self.followed, self.hp.polyak)
-        with torch.no_grad():
-            self._add({**metrics, "gradient_norm": norm_S})
+        return norm_S, metrics
 
     def _add(self, metrics: dict[str, Tensor]) -> None:
         """Add to the sums, of which each member's are views."""
@@ -202,12 +229,10 @@ def stacked_replay(replays: Sequence[EpisodeReplay]) -> EpisodeReplay:
     return whole
 
 
-class Together:
-    """Runs that differ in their seed on their way to their ends; what befalls one of them stops no other.
+class Together(RunsTogether[OnlineTrainer]):
+    """Runs that differ in their seed on their way to their ends.
 
     Attributes:
-        trainers: of the runs that go on, by the place of the run.
-        failed: what broke, by the place of the run that it broke.
         made: updates of every run that was begun, by its place.
     """
 
@@ -219,15 +244,13 @@ class Together:
         runs: Sequence[Run],
         finished: Callable[[int, HistoryPolicy], None],
     ) -> None:
-        self.learner, self.settings, self.device = learner, settings, inputs.device
-        self.runs, self.finished = runs, finished
-        self.trainers: dict[int, OnlineTrainer] = {}
-        self.failed: dict[int, Exception] = {}
+        super().__init__(runs)
+        self.learner, self.settings, self.device, self.finished = learner, settings, inputs.device, finished
         self.made: dict[int, int] = {}
 
     def train(self) -> None:
         """Train each run to its end, or to where it breaks."""
-        self._each(self._begin, range(len(self.runs)))
+        self.each(self._begin, range(len(self.runs)))
         self._count()
         title, start = f"training {len(self.made)} seeds together", sum(self.made.values())
         with tf32(False, self.device), Progress(self._expected, title, "updates", start=start) as progress:
@@ -246,23 +269,23 @@ class Together:
             self._show(progress)
             last = going[-1]  # of one round of saves it knows what all of them cost
             if self.runs[last].due(self.made[last], ensemble.hp.checkpoint_every):
-                self._each(partial(self._save, self.runs[last].clock()), going)
+                self.each(partial(self._save, self.runs[last].clock()), going)
             self._catch_up(ensemble)
 
     def _catch_up(self, ensemble: Ensemble | None) -> None:
         """Do all that comes before the next update of each run; those that have ended leave."""
         while True:
-            self._each(self._end, [place for place, trainer in self.trainers.items() if trainer.done])
+            self.each(self._end, [place for place, trainer in self.trainers.items() if trainer.done])
             waiting = [place for place, trainer in self.trainers.items() if not trainer.at.updates_due]
             if not waiting:
                 return
             all_wait = ensemble is not None and len(waiting) == len(ensemble.members)
             episodes = ensemble.play() if ensemble is not None and all_wait else None
             if episodes is None:
-                self._each(self._advance, waiting)
+                self.each(self._advance, waiting)
                 continue
             for place, own in zip(waiting, episodes, strict=True):
-                self._attempt(place, partial(self.trainers[place].take, self.runs[place], own))
+                self.attempt(place, partial(self.trainers[place].take, self.runs[place], own))
 
     @property
     def _expected(self) -> int:
@@ -276,19 +299,6 @@ class Together:
 
     def _count(self) -> None:
         self.made |= {place: trainer.at.updates for place, trainer in self.trainers.items()}
-
-    def _each(self, work: Callable[[int], None], places: Iterable[int]) -> None:
-        for place in places:
-            self._attempt(place, partial(work, place))
-
-    def _attempt(self, place: int, work: Callable[[], None]) -> None:
-        """Do what one run does by itself; where that fails, it alone stops."""
-        try:
-            with self.runs[place].going_on():
-                work()
-        except Exception as error:
-            self.failed[place] = error
-            self.trainers.pop(place, None)
 
     def _begin(self, place: int) -> None:
         trainer = trainer_of(self.learner, self.settings[place], self.device)

@@ -18,11 +18,10 @@ from torch import Tensor, nn
 
 from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.masked_mean import Mean, masked_mean
-from recollect.common.polyak import follow
 from recollect.memory_rl.heads import POLICY_HEAD_RANGE, Q_HEAD_RANGE, Head
-from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, policy_from, reseed_dropout
+from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, policy_from
 from recollect.memory_rl.hyperparameters import OnlineHyperparameters
-from recollect.memory_rl.learner import Learner
+from recollect.memory_rl.learner import Learner, Turn
 from recollect.memory_rl.networks import make_encoder, make_history_network
 from recollect.memory_rl.replay import Batch
 from recollect.memory_rl.sequence import HistoryEncoder
@@ -30,6 +29,8 @@ from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
 
 CRITIC_METRICS = ("critic_loss", "q1", "q2")
+CRITICS: Turn = ("critics",)
+ACTOR: Turn = ("actor",)
 
 
 class ActorCriticHyperparameters(OnlineHyperparameters):
@@ -111,31 +112,27 @@ class ActorCriticLearner(Learner):
         return True
 
     @property
-    def critics_step_first(self) -> bool:
-        return bool(self.hp.critics_first and not self.hp.shared_encoder)
+    def stacks(self) -> bool:
+        return True
 
-    def losses(self, batch: Batch, counter: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """The critics' loss, the actor's (with all that is learned beside it), and metrics."""
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        return (CRITICS, ACTOR) if self.hp.critics_first and not self.hp.shared_encoder else ((),)
+
+    def losses(self, batch: Batch, noise: tuple[Tensor, ...], turn: Turn) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The critics' loss, the actor's (with all that is learned beside it), and metrics.
+
+        In the actor's turn nothing is read of the critics' loss, so that it needs no targets.
+        """
         raise NotImplementedError
 
-    def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
-        critic_loss, actor_loss, metrics = self.losses(batch, counter)
-        return critic_loss + actor_loss, metrics
-
-    def step(self, batch: Batch, counter: int) -> dict[str, Tensor]:
-        if not self.critics_step_first:
-            return super().step(batch, counter)
-        metrics: dict[str, Tensor] = {}
-        norms = []
-        for turn, part in enumerate(("critics", "actor")):
-            reseed_dropout(self.target, seed_of("dropout in targets", self.seed, counter))
-            reseed_dropout(self.online, seed_of("dropout", self.seed, counter, part))
-            *both, seen = self.losses(batch, counter)
-            norms.append(self.optimiser.backward(both[turn], clip=self.gradient_clip))
-            self.optimiser.step()
-            metrics |= {name: value for name, value in seen.items() if (name in CRITIC_METRICS) == (turn == 0)}
-        follow(self.targets, self.followed, self.polyak)
-        return {**metrics, "gradient_norm": torch.hypot(*norms)}
+    def loss(self, batch: Batch, noise: tuple[Tensor, ...], turn: Turn) -> tuple[Tensor, dict[str, Tensor]]:
+        critic_loss, actor_loss, metrics = self.losses(batch, noise, turn)
+        if not turn:
+            return critic_loss + actor_loss, metrics
+        of_critics = turn == CRITICS
+        seen = {name: value for name, value in metrics.items() if (name in CRITIC_METRICS) == of_critics}
+        return critic_loss if of_critics else actor_loss, seen
 
 
 def make_actor(hp: ActorCriticHyperparameters, facts: Facts, outputs: int, *, seed: int) -> HistoryNetwork:
@@ -156,6 +153,14 @@ def load_actor(
 def first_tokens(parts: tuple[Tensor, Tensor, Tensor], n: int) -> tuple[Tensor, Tensor, Tensor]:
     action, reward, observation = parts
     return action[:, :n], reward[:, :n], observation[:, :n]
+
+
+def of_rows(value: Tensor, x: Tensor) -> Tensor:
+    """A number as a factor of x [B, ...]: a scalar as it is; [k] of as many members, each as that of its own rows."""
+    if not value.dim():
+        return value
+    own = value[:, None].expand(-1, len(x) // len(value))
+    return own.reshape(-1, *[1] * (x.dim() - 1))
 
 
 def critic_losses(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,15 @@ from recollect.common.masked_mean import Mean, masked_mean
 from recollect.common.optimiser import Adam
 from recollect.common.polyak import follow
 from recollect.common.precision import in_bfloat16, tf32
+from recollect.common.transfer import sent
 from recollect.common.weights import load_trained, trained_arrays
 from recollect.memory_rl.history_policy import HistoryNetwork, reseed_dropout
 from recollect.memory_rl.hyperparameters import OnlineHyperparameters
 from recollect.memory_rl.replay import Batch
 from recollect.settings.seeding import seed_of
+
+Turn = tuple[str, ...]
+"""A part of an update that steps by itself: what its streams of dropout are named by."""
 
 
 class Learner:
@@ -37,6 +42,11 @@ class Learner:
     def stacks(self) -> bool:
         """Whether the loss of several members in one batch is what `mean` and stacked networks make of `loss`."""
         return False
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The parts of an update, in the order in which they step. Here all is one, which needs no name."""
+        return ((),)
 
     def __init__(
         self,
@@ -62,8 +72,12 @@ class Learner:
         """How an update multiplies on a GPU: beside an encoder in bfloat16, in TF32, which is finer; else in whole float32."""
         return tf32(in_bfloat16(self.network.encoder.precision, self.device), self.device)
 
-    def loss(self, batch: Batch, counter: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss (scalar) and metrics, on the device; a function of the arrays, the batch and the counter."""
+    def noise(self, windows: int, n: int, counter: int) -> tuple[Tensor, ...]:
+        """What update number `counter` draws beside dropout: tensors [windows, ...] on the CPU, for windows of n transitions."""
+        return ()
+
+    def loss(self, batch: Batch, noise: tuple[Tensor, ...], turn: Turn) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of one turn (scalar) and the metrics that it is told by, on the device: a function of tensors there."""
         raise NotImplementedError
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
@@ -83,14 +97,20 @@ class Learner:
 
     def step(self, batch: Batch, counter: int) -> dict[str, Tensor]:
         """Update number `counter`, in place. Returns its metrics (scalars, on the device)."""
-        reseed_dropout(self.target, seed_of("dropout in targets", self.seed, counter))
-        reseed_dropout(self.online, seed_of("dropout", self.seed, counter))
-        with self.products():
-            loss, metrics = self.loss(batch, counter)
-            norm = self.optimiser.backward(loss, clip=self.gradient_clip)
-        self.optimiser.step()
+        windows, n = batch.action_BT.shape[:2]
+        noise = tuple(sent(one, self.device) for one in self.noise(windows, n, counter))
+        metrics: dict[str, Tensor] = {}
+        norms = []
+        for turn in self.turns:
+            reseed_dropout(self.target, seed_of("dropout in targets", self.seed, counter))
+            reseed_dropout(self.online, seed_of("dropout", self.seed, counter, *turn))
+            with self.products():
+                loss, seen = self.loss(batch, noise, turn)
+                norms.append(self.optimiser.backward(loss, clip=self.gradient_clip))
+            self.optimiser.step()
+            metrics |= seen
         follow(self.targets, self.followed, self.polyak)
-        return {**metrics, "gradient_norm": norm}
+        return {**metrics, "gradient_norm": reduce(torch.hypot, norms)}
 
     def arrays(self) -> dict[str, Any]:
         return trained_arrays(self.optimiser, online=self.online, target=self.target)

@@ -21,10 +21,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from recollect.common.contract import Facts
-from recollect.common.masked_mean import masked_mean
+from recollect.common.masked_mean import Mean, masked_mean
 from recollect.memory_rl import continuous_actor_critic as continuous
+from recollect.memory_rl import ensemble
 from recollect.memory_rl import history_actor_critic as history
 from recollect.memory_rl.history_policy import tokens
+from recollect.memory_rl.learner import Turn
 from recollect.memory_rl.off_policy import train_learner, trainer_of
 from recollect.memory_rl.replay import Batch
 from recollect.settings.seeding import seed_of
@@ -59,9 +61,23 @@ def drawn(outputs_BTA: Tensor, noise_BTA: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def losses_of(
-    online: history.ActorCritic, target: history.ActorCritic, batch: Batch, hp: Hyperparameters, draws: torch.Generator
+    online: history.ActorCritic,
+    target: history.ActorCritic,
+    batch: Batch,
+    hp: Hyperparameters,
+    next_noise_BTA: Tensor,
+    noise_BTA: Tensor,
+    *,
+    mean: Mean = masked_mean,
+    turn: Turn = (),
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """The critics' loss, the actor's and temperature's (scalars), and metrics; `draws` gives the noise of the actions."""
+    """The critics' loss, the actor's and temperature's (scalars, as `mean` gives them), and metrics.
+
+    Args:
+        next_noise_BTA: standard normal numbers [B, n + 1, A], of the actions that targets read.
+        noise_BTA: and [B, n, A] of those in the actor's loss.
+        turn: see `ActorCriticLearner.losses`.
+    """
     parts = tokens(batch, online.actor)
     mask_BT = batch.mask_BT
     n, action_size = batch.action_BT.shape[1:]
@@ -69,24 +85,25 @@ def losses_of(
     alpha = online.log_alpha.detach().exp()
     h_BTH = online.actor.encoder(*parts)
     outputs_BTA = online.actor.head(h_BTH.detach() if hp.freezes_encoder else h_BTH)
-    means_BTA = outputs_BTA[..., :action_size]
-    with torch.no_grad():
-        target.train(hp.dropout_in_targets)
-        next_BTA, next_log_BT = drawn(outputs_BTA, continuous.noise_like(means_BTA, draws))
-        next_q_BT = torch.minimum(*target.q(target.critic_states(parts), next_BTA))
-        value_BT = next_q_BT - alpha * next_log_BT
-        y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * value_BT[:, 1:]
+    y_BT = batch.reward_BT
+    if turn != history.ACTOR:
+        with torch.no_grad():
+            target.train(hp.dropout_in_targets)
+            next_BTA, next_log_BT = drawn(outputs_BTA, next_noise_BTA)
+            next_q_BT = torch.minimum(*target.q(target.critic_states(parts), next_BTA))
+            value_BT = next_q_BT - history.of_rows(alpha, next_log_BT) * next_log_BT
+            y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * value_BT[:, 1:]
 
     # The last token leads to no transition: only targets read it.
     present_BTA = outputs_BTA[:, :n]
     critic_BTH = h_BTH[:, :n] if hp.shared_encoder else online.critic_states(history.first_tokens(parts, n))
     q1_BT, q2_BT = online.q(critic_BTH, batch.action_BT)
-    critic_loss, metrics = history.critic_losses(q1_BT, q2_BT, y_BT, mask_BT)
+    critic_loss, metrics = history.critic_losses(q1_BT, q2_BT, y_BT, mask_BT, mean)
 
-    action_BTA, log_pi_BT = drawn(present_BTA, continuous.noise_like(means_BTA[:, :n], draws))
+    action_BTA, log_pi_BT = drawn(present_BTA, noise_BTA)
     least_BT = continuous.least_q(online, critic_BTH, action_BTA, hp)
-    actor_loss = masked_mean(alpha * log_pi_BT - least_BT, mask_BT)
-    entropy = -masked_mean(log_pi_BT.detach(), mask_BT)
+    actor_loss = mean(history.of_rows(alpha, log_pi_BT) * log_pi_BT - least_BT, mask_BT)
+    entropy = -mean(log_pi_BT.detach(), mask_BT)
     goal = -float(action_size) if hp.target_entropy is None else hp.target_entropy
     temperature_loss = online.log_alpha.exp() * (entropy - goal)
     metrics |= {"actor_loss": actor_loss.detach(), "entropy": entropy, "alpha": alpha}
@@ -100,9 +117,13 @@ class SAC(history.ActorCriticLearner):
     def reads_target_actor(self) -> bool:
         return bool(self.hp.shared_encoder)
 
-    def losses(self, batch: Batch, counter: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def noise(self, windows: int, n: int, counter: int) -> tuple[Tensor, ...]:
         draws = torch.Generator().manual_seed(seed_of("actions in losses", self.seed, counter))
-        return losses_of(self.online, self.target, batch, self.hp, draws)
+        size = self.network.encoder.embedder.action_size
+        return continuous.normal((windows, n + 1, size), draws), continuous.normal((windows, n, size), draws)
+
+    def losses(self, batch: Batch, noise: tuple[Tensor, ...], turn: Turn) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        return losses_of(self.online, self.target, batch, self.hp, *noise, mean=self.mean, turn=turn)
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
         noise_BA = draws.standard_normal((len(outputs_BA), outputs_BA.shape[-1] // 2), np.float32)
@@ -111,4 +132,5 @@ class SAC(history.ActorCriticLearner):
 
 make_trainer = partial(trainer_of, SAC)
 train = partial(train_learner, SAC)
+train_together = partial(ensemble.train_together, SAC)
 load_policy = partial(history.load_actor, outputs_per_action=2)

@@ -26,14 +26,17 @@ from recollect.common.draws import categorical_from_weights
 from recollect.common.masked_mean import Mean, masked_mean
 from recollect.memory_rl import ensemble
 from recollect.memory_rl.history_actor_critic import (
+    ACTOR,
     ActorCritic,
     ActorCriticHyperparameters,
     ActorCriticLearner,
     critic_losses,
     first_tokens,
     load_actor,
+    of_rows,
 )
 from recollect.memory_rl.history_policy import tokens
+from recollect.memory_rl.learner import Turn
 from recollect.memory_rl.off_policy import train_learner, trainer_of
 from recollect.memory_rl.replay import Batch
 
@@ -61,9 +64,18 @@ def make_actor_critic(hp: Hyperparameters, facts: Facts, *, seed: int) -> ActorC
 
 
 def losses_of(
-    online: ActorCritic, target: ActorCritic, batch: Batch, hp: Hyperparameters, mean: Mean = masked_mean
+    online: ActorCritic,
+    target: ActorCritic,
+    batch: Batch,
+    hp: Hyperparameters,
+    mean: Mean = masked_mean,
+    turn: Turn = (),
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """The critics' loss, the actor's and temperature's (scalars, as `mean` gives them), and metrics."""
+    """The critics' loss, the actor's and temperature's (scalars, as `mean` gives them), and metrics.
+
+    Args:
+        turn: see `ActorCriticLearner.losses`.
+    """
     parts = tokens(batch, online.actor)
     mask_BT = batch.mask_BT
     n = batch.action_BT.shape[1]
@@ -71,13 +83,15 @@ def losses_of(
     pi_BTA = online.actor.head(h_BTH).softmax(-1)
     log_pi_BTA = pi_BTA.clamp(min=SMALLEST_PROBABILITY).log()
     alpha = torch.tensor(hp.alpha) if online.log_alpha is None else online.log_alpha.detach().exp()
-    with torch.no_grad():
-        target.train(hp.dropout_in_targets)
-        own_target = hp.target_encoder or not hp.shared_encoder
-        target_BTH = target.critic_states(parts) if own_target else h_BTH
-        q_BTA = torch.minimum(*target.q(target_BTH))
-        value_BT = (pi_BTA * (q_BTA - alpha * log_pi_BTA)).sum(-1)[:, 1:]
-        y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * value_BT
+    y_BT = batch.reward_BT
+    if turn != ACTOR:
+        with torch.no_grad():
+            target.train(hp.dropout_in_targets)
+            own_target = hp.target_encoder or not hp.shared_encoder
+            target_BTH = target.critic_states(parts) if own_target else h_BTH
+            q_BTA = torch.minimum(*target.q(target_BTH))
+            value_BT = (pi_BTA * (q_BTA - of_rows(alpha, pi_BTA) * log_pi_BTA)).sum(-1)[:, 1:]
+            y_BT = batch.reward_BT + (1.0 - batch.terminal_BT) * hp.discount * value_BT
 
     critic_BTH = h_BTH[:, :n] if hp.shared_encoder else online.critic_states(first_tokens(parts, n))
     q1_BTA, q2_BTA = online.q(critic_BTH)
@@ -91,7 +105,7 @@ def losses_of(
         least_BTA = least_BTA.detach()
     pi_BTA = pi_BTA[:, :n]
     log_pi_BTA = log_pi_BTA[:, :n]
-    regret_BTA = alpha * log_pi_BTA - least_BTA
+    regret_BTA = of_rows(alpha, pi_BTA) * log_pi_BTA - least_BTA
     actor_loss = mean((pi_BTA * regret_BTA).sum(-1), mask_BT)
     entropy = -mean((pi_BTA * log_pi_BTA).sum(-1).detach(), mask_BT)
 
@@ -110,12 +124,8 @@ class SACD(ActorCriticLearner):
     def reads_target_actor(self) -> bool:
         return bool(self.hp.shared_encoder and self.hp.target_encoder)
 
-    @property
-    def stacks(self) -> bool:
-        return not self.critics_step_first and self.hp.target_entropy is None  # a learned temperature is not stacked
-
-    def losses(self, batch: Batch, counter: int) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        return losses_of(self.online, self.target, batch, self.hp, self.mean)
+    def losses(self, batch: Batch, noise: tuple[Tensor, ...], turn: Turn) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        return losses_of(self.online, self.target, batch, self.hp, self.mean, turn)
 
     def explore(self, outputs_BA: Tensor, count_B: np.ndarray, draws: np.random.Generator) -> np.ndarray:
         chance_B = torch.as_tensor(draws.random(len(outputs_BA)), device=outputs_BA.device)

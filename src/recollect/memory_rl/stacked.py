@@ -45,13 +45,17 @@ def stacked(members: Sequence[nn.Module]) -> Any:
         return StackedLSTM(cast("Sequence[RecurrentSequence]", members))
     if isinstance(first, RecurrentSequence | ImageEmbedder):
         return OneAfterTheOther(members)
-    if any(parameter is not None for parameter in first._parameters.values()):
+    own = {name: parameter for name, parameter in first._parameters.items() if parameter is not None}
+    if any(parameter.dim() for parameter in own.values()):
         raise UserError(
             f"the weights of a {type(first).__name__} cannot be stacked",
             where="ensemble",
             do="train the seeds one after the other: take the method out of the scale's `ensembles`",
         )
     whole: Any = copy.copy(first)
+    whole._parameters = dict(first._parameters)
+    for name in own:  # single numbers, which a loss reads as [k]
+        whole._parameters[name] = stack_parameter([getattr(member, name) for member in members])
     whole._modules = dict(first._modules)  # a child may be None
     for name, _ in first.named_children():
         whole._modules[name] = stacked([member.get_submodule(name) for member in members])

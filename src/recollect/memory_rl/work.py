@@ -13,8 +13,11 @@ GATES = {"lstm": 8, "gru": 6, "rnn": 2, "ff": 0}  # matrices of width x width in
 # Kernels of a pass of an ensemble's update (`recollect.memory_rl.ensemble`): of embedders, heads, loss and Adam; of a layer; and
 # of a layer at each time step, as a stacked LSTM goes cell by cell. They rest on the operations of DQN's updates of ten seeds that
 # are no views, counted on a CPU: 286 and 412 with GPTs of 1 and 2 layers (bfloat16, no dropout), 1,245 and 2,373 with LSTMs of
-# 1 and 2 layers on 51 steps, 2,295 with one layer on 101. The kernels of a GPU have not been counted.
+# 1 and 2 layers on 51 steps, 2,295 with one layer on 101. Counted so, TD3's updates on windows of 64 steps have 330 and 422 with
+# GPTs, 1,597 and 2,980 with LSTMs; with an encoder each for actor and critics 473 and 657, 3,007 and 5,773; and where the critics
+# step first 614 and 842, 4,118 and 7,912. The kernels of a GPU have not been counted.
 ENDS, LAYER, CELLS = 50, {"gpt": 45, "lstm": 20}, {"lstm": 7}
+SEPARATE, IN_TURNS = 2, 2.5  # updates with one encoder that an update with two is, and one where the critics step first
 
 
 def network(settings: Settings, length: float) -> Net:
@@ -31,9 +34,13 @@ def network(settings: Settings, length: float) -> Net:
 
 def kernels(settings: Settings, length: float) -> float:
     """Kernels of an ensemble's update, where it is one CUDA graph."""
-    sequence = settings.method.hyperparameters.sequence  # type: ignore[attr-defined]
+    hp: Any = settings.method.hyperparameters
+    sequence = hp.sequence
     each = LAYER.get(sequence.kind, 0) + CELLS.get(sequence.kind, 0) * length
-    return UPDATE * (ENDS + sequence.layers * each)
+    own = UPDATE * (ENDS + sequence.layers * each)
+    if getattr(hp, "shared_encoder", True):
+        return own
+    return own * (IN_TURNS if hp.critics_first else SEPARATE)
 
 
 def trained(settings: Settings) -> Work:

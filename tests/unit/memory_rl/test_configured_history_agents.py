@@ -57,8 +57,11 @@ def test_one_loss_of_every_configured_variant_reaches_all_parameters_of_what_act
     else:
         method: Any = {"sacd": sacd, "td3": td3, "sac": sac}[algorithm]
         both = [method.make_actor_critic(hp, facts, seed=seed) for seed in (0, 1)]
-        noise = () if algorithm == "sacd" else (torch.Generator().manual_seed(0),)
-        critic_loss, actor_loss, _ = method.losses_of(*both, random_batch(facts), hp, *noise)
+        batch, draws = random_batch(facts), torch.Generator().manual_seed(0)
+        windows, n = batch.action_BT.shape[:2]
+        noise = [torch.randn(windows, steps, facts.action_size, generator=draws) for steps in (n + 1, n)]
+        noise = noise[: {"sacd": 0, "td3": 1, "sac": 2}[algorithm]]
+        critic_loss, actor_loss, _ = method.losses_of(*both, batch, hp, *noise)
         loss, acting = critic_loss + actor_loss, both[0].actor
     loss.backward()
     untaught = [part for part, value in acting.named_parameters() if value.grad is None or not value.grad.any()]

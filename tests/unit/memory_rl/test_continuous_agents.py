@@ -17,7 +17,7 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs
 from recollect.common.learning_curve import make_worlds
 from recollect.memory_rl import sac, td3
-from recollect.memory_rl.continuous_actor_critic import noise_like
+from recollect.memory_rl.continuous_actor_critic import normal
 from recollect.memory_rl.replay import Batch
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
@@ -77,8 +77,11 @@ def online_and_target(method: Any, hp: Any) -> tuple[Any, Any]:
     return found[0], found[1]
 
 
-def generator() -> torch.Generator:
-    return torch.Generator().manual_seed(5)
+def noise_for(method: Any) -> tuple[torch.Tensor, ...]:
+    """Of the target's actions, and of SAC's own."""
+    draws = torch.Generator().manual_seed(5)
+    both = normal((3, 6, 2), draws), normal((3, 5, 2), draws)
+    return both[:1] if method is td3 else both
 
 
 @pytest.mark.parametrize("method", METHODS, ids=name_of)
@@ -87,9 +90,8 @@ def generator() -> torch.Generator:
 def test_the_losses_are_a_plain_loop_over_the_formulas(method: Any, kind: str, shared: bool) -> None:
     hp = small(method, kind, discount=0.9, shared_encoder=shared, freeze_all=False, freeze_critic=False)
     online, target = online_and_target(method, hp)
-    batch, draws, A, alpha = random_batch(), generator(), 2, 0.1
-    first = noise_like(torch.zeros(3, 6, A), draws)  # in the order in which the losses draw
-    second = noise_like(torch.zeros(3, 5, A), draws)
+    batch, A, alpha = random_batch(), 2, 0.1
+    first, second = noise_for(sac)
     critic, actor, entropy, count = 0.0, 0.0, 0.0, 0
 
     def policy(model: Any, h: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, float]:
@@ -133,7 +135,7 @@ def test_the_losses_are_a_plain_loop_over_the_formulas(method: Any, kind: str, s
     expected = (critic + actor) / count
     if method is sac:
         expected += alpha * (entropy / count + A)
-    critic_loss, actor_loss, metrics = method.losses_of(online, target, batch, hp, generator())
+    critic_loss, actor_loss, metrics = method.losses_of(online, target, batch, hp, *noise_for(method))
     assert float((critic_loss + actor_loss).detach()) == pytest.approx(expected, rel=1e-4)
     assert float(metrics["actor_loss"]) == pytest.approx(actor / count, rel=1e-4)
 
@@ -155,7 +157,7 @@ def test_the_actors_loss_reaches_only_what_is_not_frozen(
 ) -> None:
     hp = small(method, **changes)
     online, target = online_and_target(method, hp)
-    method.losses_of(online, target, random_batch(), hp, generator())[1].backward()
+    method.losses_of(online, target, random_batch(), hp, *noise_for(method))[1].backward()
 
     def reached(module: torch.nn.Module) -> bool:
         return any(p.grad is not None and bool(p.grad.abs().max() > 1e-6) for p in module.parameters())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fake_bullet
 import numpy as np
 import pytest
 import torch
@@ -16,8 +17,9 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs, facts_of
 from recollect.common.rollout import Episodes, play_episodes
 from recollect.common.sequence_models import RecurrentSequence
-from recollect.memory_rl import dqn, sacd
+from recollect.memory_rl import dqn, sacd, td3
 from recollect.memory_rl.ensemble import Ensemble, stacked_learner
+from recollect.memory_rl.learner import Learner
 from recollect.memory_rl.off_policy import OnlineTrainer
 from recollect.memory_rl.playing_together import SideBySide, apart
 from recollect.memory_rl.stacked import StackedLSTM
@@ -66,15 +68,21 @@ def begun(kind: str, algorithm: Any = dqn, device: str = "cpu", **changes: Any) 
     return trainers
 
 
-def difference(one: OnlineTrainer, other: OnlineTrainer) -> float:
-    """The largest difference of two runs' networks, optimisers and sums, relative to each tensor's largest number."""
+def difference(one: OnlineTrainer, other: OnlineTrainer, floor: float = 1e-3) -> float:
+    """The largest difference of two runs' networks, optimisers and sums, relative to each tensor's largest number or the floor.
+
+    But for the biases of a GPT's keys: softmax knows nothing of them, so their gradients are nothing but rounding.
+    """
     here, there = (part for part in (one.saved()[0], other.saved()[0]))
     assert here.keys() == there.keys()
     found = 0.0
     for name, value in here.items():
         if name.startswith(("learner", "sums")):
             value, wanted = torch.as_tensor(value).double(), torch.as_tensor(there[name]).double()
-            found = max(found, float((value - wanted).abs().max() / wanted.abs().max().clamp(min=1e-3)))
+            largest = wanted.abs().max().clamp(min=floor)
+            if name.endswith("qkv.bias") and value.dim():
+                value, wanted = (torch.cat(of.chunk(3)[::2]) for of in (value, wanted))
+            found = max(found, float((value - wanted).abs().max() / largest))
     return found
 
 
@@ -228,13 +236,14 @@ def test_on_a_gpu_the_graph_makes_the_updates_of_each_run_alone(kind: str) -> No
 
 
 @pytest.mark.slow
-def test_the_paper_scale_lists_what_can_be_trained_together() -> None:
+def test_the_paper_scale_lists_what_can_be_trained_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_bullet.install(monkeypatch)
     seeds_of = packs._seeds("paper")
     listed = scale_settings("paper").ensembles
     for name in listed:
         env = next(env for env, method in seeds_of if method == name)
         settings = resolve("paper", env, name, 0)
-        learner = {"dqn": dqn.DQN, "sacd": sacd.SACD}[settings.method.algorithm]
+        learner = {"dqn": dqn.DQN, "sacd": sacd.SACD, "td3": td3.TD3}[settings.method.algorithm]
         facts = facts_of(settings.environment)
         members = [learner(settings.method.hyperparameters, facts, seed=seed, device="cpu") for seed in (0, 1)]
         assert stacked_learner(members).mean is not members[0].mean
@@ -381,35 +390,9 @@ def test_saves_of_many_runs_take_no_more_of_the_time_than_those_of_one(
     assert len(starts) > 3 and np.diff(starts[1:]).min() >= 6 * COST
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"sequence": {"positions": "learned"}}, "the weights of a Positions"),
-        ({"algorithm": sacd, "target_entropy": 0.5}, "the update of SACD"),
-        ({"algorithm": sacd, "shared_encoder": False, "critics_first": True}, "the update of SACD"),
-    ],
-)
-def test_what_cannot_be_trained_together_is_said(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        Ensemble(begun("gpt", **changes))
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "changes"),
-    [
-        (dqn, {}),
-        (sacd, {}),
-        (sacd, {"shared_encoder": False}),
-        (sacd, {"target_encoder": True}),
-        (sacd, {"critics_first": True}),
-        (sacd, {"shared_encoder": False, "critics_first": True}),
-        (sacd, {"target_entropy": 0.5}),
-    ],
-)
-def test_a_method_says_that_it_stacks_where_it_is_stacked(algorithm: Any, changes: dict[str, Any]) -> None:
-    learners = [algorithm.make_trainer(settings_of(seed, "ff", algorithm, **changes)).learner for seed in SEEDS]
-    if learners[0].stacks:
-        assert stacked_learner(learners).mean is not learners[0].mean
-    else:
-        with pytest.raises(UserError, match="the update of SACD"):
-            stacked_learner(learners)
+def test_what_cannot_be_trained_together_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="the weights of a Positions"):
+        Ensemble(begun("gpt", sequence={"positions": "learned"}))
+    monkeypatch.setattr(sacd.SACD, "stacks", Learner.stacks)  # as of a learner that says nothing
+    with pytest.raises(UserError, match="the update of SACD"):
+        Ensemble(begun("ff", sacd))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from recollect.memory_rl import dqn
+from recollect.memory_rl import dqn, sac, td3
 from recollect.memory_rl.ensemble import Ensemble
 from recollect.memory_rl.stacked import StackedLSTM
 from recollect.memory_rl.work import kernels
@@ -31,7 +31,7 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def settings_of(kind: str, layers: int, seed: int) -> Settings:
+def settings_of(kind: str, layers: int, seed: int, algorithm: Any = dqn, **changes: Any) -> Settings:
     content = {
         "sequence": {"kind": kind, "width": 16, "layers": layers, **({"dropout": 0.0} if kind == "gpt" else {})},
         "observation_embedding": 8,
@@ -39,22 +39,48 @@ def settings_of(kind: str, layers: int, seed: int) -> Settings:
         "train_episodes": 4,
         "batch_size": 4,
         "replay_transitions": 400,
-        "merged_passes": "never" if kind == "gpt" else "when_exact",  # as where there is dropout
         "precision": "bfloat16" if kind == "gpt" else "float32",  # as on a GPU
+        **changes,
     }
-    hp = dqn.Hyperparameters.model_validate(content)
-    method = MethodSettings(name="agent", algorithm="dqn", data="online", hyperparameters=hp)
-    environment = EnvironmentSettings(name="maze", world="tmaze", options={"variant": "passive", "length": LENGTH})
+    if algorithm is dqn:
+        content["merged_passes"] = "never" if kind == "gpt" else "when_exact"  # as where there is dropout
+        environment = EnvironmentSettings(name="maze", world="tmaze", options={"variant": "passive", "length": LENGTH})
+    else:
+        content |= {"network": "flax", "sampled_seq_len": LENGTH}
+        options = {"id": "Pendulum-v1", "horizon": LENGTH + 2}
+        environment = EnvironmentSettings(name="pendulum", world="gymnasium", options=options)
+    hp = algorithm.Hyperparameters.model_validate(content)
+    name = algorithm.__name__.rpartition(".")[2]
+    method = MethodSettings(name="agent", algorithm=name, data="online", hyperparameters=hp)
     return Settings(scale="smoke", seed=seed, environment=environment, method=method)
 
 
-@pytest.mark.parametrize(("kind", "layers"), [("gpt", 1), ("gpt", 3), ("lstm", 1), ("lstm", 3), ("ff", 1)])
+SEPARATE, IN_TURNS = {"shared_encoder": False}, {"shared_encoder": False, "critics_first": True}
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers", "algorithm", "changes"),
+    [
+        ("gpt", 1, dqn, {}),
+        ("gpt", 3, dqn, {}),
+        ("lstm", 1, dqn, {}),
+        ("lstm", 3, dqn, {}),
+        ("ff", 1, dqn, {}),
+        ("gpt", 1, td3, {}),
+        ("gpt", 1, td3, SEPARATE),
+        ("gpt", 1, td3, IN_TURNS),
+        ("lstm", 1, td3, {}),
+        ("lstm", 2, td3, SEPARATE),
+        ("lstm", 1, td3, IN_TURNS),
+        ("lstm", 1, sac, IN_TURNS),
+    ],
+)
 def test_kernels_of_an_update_are_its_operations_to_a_half(
-    kind: str, layers: int, monkeypatch: pytest.MonkeyPatch
+    kind: str, layers: int, algorithm: Any, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a GPU all members' cells are one product; a CPU takes member after member.
     monkeypatch.setattr(StackedLSTM, "forward", lambda self, x, time_RT=None: self.cell_by_cell(x.float()))
-    members = [dqn.make_trainer(settings_of(kind, layers, seed)) for seed in range(3)]
+    members = [algorithm.make_trainer(settings_of(kind, layers, seed, algorithm, **changes)) for seed in range(3)]
     for member in members:
         while not member.at.updates_due:
             member._collect()
@@ -62,5 +88,5 @@ def test_kernels_of_an_update_are_its_operations_to_a_half(
     ensemble.update()
     with Operations() as counted:
         ensemble._compute()
-    expected = kernels(settings_of(kind, layers, 0), ensemble.window)
+    expected = kernels(settings_of(kind, layers, 0, algorithm, **changes), ensemble.window)
     assert expected / 1.5 < counted.count < expected * 1.5

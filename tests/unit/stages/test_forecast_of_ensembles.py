@@ -95,7 +95,7 @@ def test_an_ensemble_starts_once_and_launches_once_and_each_seed_has_its_own_ari
     alone, each = 10 + 100 + 50 + 2, (10 + 10 + 30) / 4 + 50 + 2
     for stage, scale, method, seconds in (
         ("train", "paper", METHOD, each),
-        ("train", "paper", "sacd_gpt.separate", alone),  # its seeds are no network together
+        ("train", "paper", "sac_gpt", alone),  # its seeds are no network together
         ("evaluate", "paper", METHOD, alone),
         ("train", "demo", METHOD, alone),
     ):
