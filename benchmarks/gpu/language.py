@@ -6,6 +6,7 @@ Frozen models have the published shapes and random weights. MiniGrid is played, 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,9 +41,7 @@ def learning(case: Case) -> Subject:
     inputs_BKD = torch.randn(shape, generator=draws).to(case.device)
     own, read = work.trained(settings), work.read(settings)
     steps = hp.actors * hp.rollout
-    network = getattr(
-        getattr(memory, "cache", None), "model", None
-    )  # a Transformer-XL; its table of words is not read again
+    network = getattr(getattr(memory, "cache", None), "model", None)  # its table of words is not read again
     read_bytes = FLOAT * sum(p.numel() for p in network.layers.parameters()) if network is not None else 0.0
     parts = (
         Part("training", "env steps", lambda: case.rate(lambda: trainer.advance(clock), steps), own.flop / hp.steps),
@@ -61,6 +60,26 @@ def learning(case: Case) -> Subject:
         return np.concatenate(found)
 
     return Subject(parts, numbers, jobs={"train": {"training": hp.steps}})
+
+
+def without_memory(case: Case) -> Subject:
+    """CNN-PPO and LSTM-PPO: whole rollouts with their updates."""
+    settings = case.settings
+    hp: Any = settings.method.hyperparameters
+    trainer = algorithm_module(settings.method.algorithm, where=case.method).make_trainer(settings, inputs_of(case))
+    clock = Clock(case.nowhere)
+    own = work.trained(settings)
+
+    def rollout() -> None:
+        trainer.advance(clock)
+
+    def numbers() -> np.ndarray:
+        rollout()
+        return np.asarray(trainer.rollout.value_TE).ravel()
+
+    rate = partial(case.rate, rollout, hp.actors * hp.rollout)
+    part = Part("training", "env steps", rate, own.flop / hp.steps)
+    return Subject((part,), numbers, jobs={"train": {"training": hp.steps}})
 
 
 def begun(case: Case) -> Together:

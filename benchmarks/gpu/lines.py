@@ -171,9 +171,20 @@ PENDULUMS = {
 }
 
 
-def amago(what: str, env: str, quick: str, weight: float) -> Line:
-    method, small = "amago_transformer", {"batch_size": 1, "actors": 1, "sequence.dropout": 0, "compile": "false"}
+def amago(what: str, env: str, quick: str, weight: float, method: str = "amago_transformer") -> Line:
+    small: dict[str, object] = {"batch_size": 1, "actors": 1, "compile": "false"}
+    if method != "amago_transformer":
+        return Line(f"AMAGO, {what} steps", "amago.learning", env, method, (quick, method), EXACT, small, weight=weight)
+    small["sequence.dropout"] = 0
     return Line(f"AMAGO, {what} steps", "amago.learning", env, method, (quick, method), AMAGO, small, weight=weight)
+
+
+def ppo(method: str, what: str) -> Line:
+    """PPO on images without a language model."""
+    pair, small = ("mini_grid_MemoryS7", method), {"actors": 2, "rollout": 8}
+    if method == "ppo_cnn":
+        small["batches"] = 4
+    return Line(f"{what}, MiniGrid", "language.without_memory", FRAMES, method, pair, EXACT, small)
 
 
 def in_context(what: str, env: str, method: str, small: Mapping[str, object], weight: float) -> Line:
@@ -189,6 +200,10 @@ LINES: dict[str, Line] = {
     **PENDULUMS,
     "amago_500": amago("500", DOORS, DOORS, 1.5),
     "amago_10000": amago("10,000", LONG_MAZE, "amago_tmaze_10", 2),
+    "amago_10000_gru": amago("GRU, 10,000", LONG_MAZE, "amago_tmaze_10", 2, "amago_gru"),
+    "amago_10000_ff": amago("no memory, 10,000", LONG_MAZE, "amago_tmaze_10", 2, "amago_ff"),
+    "ppo_cnn": ppo("ppo_cnn", "CNN-PPO"),
+    "ppo_lstm": ppo("ppo_lstm", "LSTM-PPO"),
     "helm": Line(
         "HELM, memory 511",
         "language.learning",

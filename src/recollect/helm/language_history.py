@@ -21,6 +21,7 @@ from recollect.common.precision import Precision
 from recollect.helm.feature_rescaling import FeatureRescaling
 from recollect.helm.frame_cache import FrameCache
 from recollect.helm.language.language_memory import LanguageMemory, language_memory
+from recollect.helm.language.shared_memory import MemoryShare, SharedMemory, ring_of
 from recollect.helm.on_policy import OnPolicyHyperparameters
 from recollect.settings.schema import Settings
 
@@ -114,10 +115,13 @@ class LanguageHistory:
         self._newest_BKD = torch.zeros(0)
 
     @property
+    def row_bytes(self) -> float:
+        return float(getattr(self.memory, "row_bytes", 0.0))
+
+    @property
     def rows_at_once(self) -> int | None:
         """See `recollect.common.batched_policy.BatchedPolicy`."""
-        row_bytes = getattr(self.memory, "row_bytes", 0)
-        fitting = max(1, int(EVALUATION_BYTES / row_bytes)) if row_bytes else None
+        fitting = max(1, int(EVALUATION_BYTES / self.row_bytes)) if self.row_bytes else None
         return min((rows for rows in (fitting, self.reader.together) if rows is not None), default=None)
 
     def start(self, batch: int) -> None:
@@ -138,6 +142,18 @@ class LanguageHistory:
     def vectors(self, states_BH: Tensor) -> Tensor:
         """History vectors [B, H] from what the language model made of the newest inputs."""
         return self._rescaled(states_BH, update=self.learning)
+
+    def together(self, histories: Sequence[LanguageHistory]) -> SharedMemory | None:
+        """Lay the memories of some histories, of which this is the first, into one; None: it is one with a memory of its own.
+
+        Raises UserError: memories of such a kind are not shared.
+        """
+        if len(histories) == 1 and not isinstance(self.memory, MemoryShare):
+            return None
+        shared = SharedMemory([ring_of(history.memory) for history in histories])
+        for history, own in zip(histories, shared.shares, strict=True):
+            history.memory = own
+        return shared
 
     def peek(self, images: np.ndarray) -> Tensor:
         return self._rescaled(self.memory.peek(self.reader(images, learn=False)), update=False)

@@ -25,6 +25,13 @@ from recollect.helm.judging_graph import JudgingGraph
 from recollect.helm.small_impala import ActorCritic
 
 
+class ReadsTogether(Protocol):
+    """A frozen model that reads for several agents in one step."""
+
+    def step(self, inputs: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """What it makes of each agent's inputs, by the agent's number. One that is not among them is lost."""
+
+
 class History(Protocol):
     """Turns what B rows have seen into one vector each. Nothing in it is trained.
 
@@ -41,8 +48,23 @@ class History(Protocol):
 
     def reset(self, mask_B: np.ndarray) -> None: ...
 
+    @property
+    def row_bytes(self) -> float:
+        """What it keeps of a row, where that is much; else 0."""
+
     def read(self, images: np.ndarray) -> Tensor:
         """The vectors [B, width] after one more image each, uint8 [B, *shape], which is remembered."""
+
+    def inputs(self, images: np.ndarray) -> Tensor:
+        """What `read` gives to a frozen model; `vectors` makes of the model's answer what `read` gives."""
+
+    def vectors(self, states_BH: Tensor) -> Tensor: ...
+
+    def together(self, histories: Sequence[Any]) -> ReadsTogether | None:
+        """What reads for several agents at once, of which this is the first's; None: it is alone, and reads by itself.
+
+        Raises UserError: it cannot.
+        """
 
     def peek(self, images: np.ndarray) -> Tensor:
         """The same, but nothing is remembered."""

@@ -3,7 +3,8 @@
 - Each member is a run as it is alone (`OnPolicyTrainer`): it plays, learns, logs and saves by itself, from its own random
   streams, with its own network. They only take their steps in turn. So members need not be at the same place of their runs,
   a run that was begun alone goes on together with others, and the other way round.
-- The keys and values of all members lie in one ring (`SharedMemory`), and the host waits once for what all agents say.
+- The keys and values of all members lie in one ring (`helm.language.shared_memory`). The host waits once for what all agents
+  say.
 - A member's numbers are those of the run alone, but for how sums of more rows are rounded in the language model.
 
 Ours; the released code trains a seed at a time.
@@ -14,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,10 +25,8 @@ from recollect.artifacts.progress import Progress
 from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs
 from recollect.common.runs_together import RunsTogether
-from recollect.helm.language.shared_memory import MemoryShare, SharedMemory, ring_of
-from recollect.helm.language_history import LanguageHistory
 from recollect.helm.on_policy import OnPolicyTrainer
-from recollect.helm.sampled_policy import apart
+from recollect.helm.sampled_policy import ReadsTogether, apart
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 
@@ -82,9 +80,8 @@ class Together(RunsTogether[OnPolicyTrainer]):
         """How many runs go on at a time, by what the memory of one takes."""
         for trainer in self.trainers.values():
             history = trainer.agent.history
-            row_bytes = getattr(history.memory, "row_bytes", 0) if isinstance(history, LanguageHistory) else 0
-            if row_bytes:
-                return max(1, int(RING_BYTES[trainer.agent.device.type] / (row_bytes * trainer.hp.actors)))
+            if history is not None and history.row_bytes:
+                return max(1, int(RING_BYTES[trainer.agent.device.type] / (history.row_bytes * trainer.hp.actors)))
         return len(self.runs)
 
     def begin(self, place: int) -> None:
@@ -114,12 +111,12 @@ class Together(RunsTogether[OnPolicyTrainer]):
                     last.due(self.steps[going[-1]], 0)
             self.each(self._end, [place for place, trainer in self.trainers.items() if trainer.done])
 
-    def rollout(self, shared: SharedMemory | None) -> None:
+    def rollout(self, shared: ReadsTogether | None) -> None:
         """Play a rollout of every run that goes on, and learn from it. `shared`: see `share`."""
         for place, played in self._play(shared).items():
             self.attempt(place, partial(self.trainers[place].learn, self.runs[place], *played))
 
-    def _play(self, shared: SharedMemory | None) -> dict[int, Played]:
+    def _play(self, shared: ReadsTogether | None) -> dict[int, Played]:
         """A rollout of every run that goes on; of one that fails, nothing."""
         members = dict(self.trainers)
         with ExitStack() as held:
@@ -130,7 +127,7 @@ class Together(RunsTogether[OnPolicyTrainer]):
             found = {place: self.attempt(place, trainer.played) for place, trainer in list(self.trainers.items())}
         return {place: played for place, played in found.items() if played is not None}
 
-    def _step(self, members: Mapping[int, OnPolicyTrainer], shared: SharedMemory | None) -> None:
+    def _step(self, members: Mapping[int, OnPolicyTrainer], shared: ReadsTogether | None) -> None:
         """One step of every run."""
         said: dict[int, Tensor] = {}
         for place, trainer in list(self.trainers.items()):
@@ -176,32 +173,27 @@ def _judged(trainer: OnPolicyTrainer) -> Tensor:
 
 
 def _inputs(trainer: OnPolicyTrainer) -> Tensor:
-    history: Any = trainer.agent.history
-    given: Tensor = history.inputs(trainer.observation)
-    return given
+    assert trainer.agent.history is not None
+    return trainer.agent.history.inputs(trainer.observation)
 
 
 def _see(trainer: OnPolicyTrainer, states_BH: Tensor) -> None:
-    history: Any = trainer.agent.history
-    trainer.agent.see(trainer.observation, history.vectors(states_BH))
+    assert trainer.agent.history is not None
+    trainer.agent.see(trainer.observation, trainer.agent.history.vectors(states_BH))
 
 
-def share(trainers: Mapping[int, OnPolicyTrainer]) -> SharedMemory | None:
-    """Lay the memories of agents into one, in the order of `trainers`; None: they have none, or there is one agent alone.
+def share(trainers: Mapping[int, OnPolicyTrainer]) -> ReadsTogether | None:
+    """What reads for all agents, numbered in the order of `trainers`; None: they have no history, or one is alone.
 
-    Raises UserError: such memories are not shared.
+    Raises UserError: such histories are not read together.
     """
     histories = [trainer.agent.history for trainer in trainers.values()]
-    languages = [history for history in histories if isinstance(history, LanguageHistory)]
-    if not languages or (len(languages) == 1 and not isinstance(languages[0].memory, MemoryShare)):
+    if not histories or histories[0] is None:
         return None
-    if any(trainer.hp.bootstrap_truncation for trainer in trainers.values()):
+    if len(histories) > 1 and any(trainer.hp.bootstrap_truncation for trainer in trainers.values()):
         raise UserError(
             "values behind a time limit are read by each seed alone (`bootstrap_truncation`)",
             where="ensemble",
             do="train the seeds one after the other: take the method out of the scale's `ensembles`",
         )
-    shared = SharedMemory([ring_of(history.memory) for history in languages])
-    for history, own in zip(languages, shared.shares, strict=True):
-        history.memory = own
-    return shared
+    return histories[0].together(histories)

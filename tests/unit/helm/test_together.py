@@ -231,13 +231,13 @@ def test_the_language_model_takes_one_step_for_all(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[int] = []
-    read = together.SharedMemory.step
+    read = SharedMemory.step
 
     def stepped(shared: SharedMemory, given: Mapping[int, torch.Tensor]) -> Any:
         rows.append(sum(len(x_BKD) for x_BKD in given.values()))
         return read(shared, given)
 
-    monkeypatch.setattr(together.SharedMemory, "step", stepped)
+    monkeypatch.setattr(SharedMemory, "step", stepped)
     Company("helm", tmp_path, inputs).train()
     assert rows == [12] * 16
 

@@ -38,11 +38,11 @@ def work(stage: str, names: dict[str, Any], options: dict[str, Any], device: str
 def test_what_waits_for_worlds_shares_a_gpu_and_asks_for_the_memory_of_all() -> None:
     rule = StageRule("run", seeds=(1, 2, 3), at_a_time=4)
     asked = {}
-    for env, method in (("random_maze", "helm"), ("tmaze_passive_50", "dqn_lstm"), ("dark_room_10x10", "radt")):
+    for env, method in (("random_maze", "ppo_cnn"), ("tmaze_passive_50", "dqn_lstm"), ("dark_room_10x10", "radt")):
         names = {"scale": "paper", "env": env, "method": method}
         asked[method] = rule.seeds_at_a_time(names), rule.mem_mb(names, attempt=1)
         assert rule.mem_mb(names, attempt=3) == rule.mem_mb(names, attempt=2) == 2 * rule.mem_mb(names, attempt=1)
-    assert asked == {"helm": (3, 48000), "dqn_lstm": (3, 16000), "radt": (1, 16000)}  # dqn_lstm: one network for all
+    assert asked == {"ppo_cnn": (3, 48000), "dqn_lstm": (3, 16000), "radt": (1, 16000)}  # dqn_lstm: one network for all
 
 
 def begin(seeds: list[int], count: int) -> int:
