@@ -108,13 +108,14 @@ class StackedNorm(nn.Module):
 
 FEW_LSTMS = 5
 """Most members that a GPU computes one after the other. On an H200 an update of ten takes 5.1 ms cell by cell with 50 steps and
-128 with 1,500; with cuDNN 7.3 and 157, also on streams side by side, and of one 1.1 and 15.2. Between, nothing was timed.
+128 with 1,500; with cuDNN 7.3 and 157, also on streams side by side, and of one 1.1 and 15.2. Between, nothing was timed, nor
+was the kernel that goes through all steps.
 """
 
 
 class StackedLSTM(RecurrentSequence):
-    """Whole sequences cell by cell, as cuDNN knows one network only; on a CPU, and where they are few, one member after the
-    other, which is faster there. Always in float32.
+    """Whole sequences of all members at once (`lstm_cells`), as cuDNN knows one network only; on a CPU, and where they are few,
+    one member after the other, which is faster there. Always in float32, but see `lstm_kernels`.
     """
 
     def __init__(self, members: Sequence[RecurrentSequence]) -> None:
@@ -138,7 +139,7 @@ class StackedLSTM(RecurrentSequence):
         with torch.autocast(x_RTD.device.type, enabled=False):
             if x_RTD.device.type == "cpu" or len(self._weights(0)[0]) <= FEW_LSTMS:
                 return self.one_after_the_other(x_RTD.float())
-            return self.cell_by_cell(x_RTD.float())
+            return self.at_once(x_RTD.float())
 
     def one_after_the_other(self, x_RTD: Tensor) -> Tensor:
         every = [weight.unbind(0) for layer in range(self.layers) for weight in self._weights(layer)]
@@ -149,7 +150,7 @@ class StackedLSTM(RecurrentSequence):
             parts.append(torch.lstm(x_BTD, (zero, zero), own, True, self.layers, 0.0, self.training, False, True)[0])
         return torch.cat(parts)
 
-    def cell_by_cell(self, x_RTD: Tensor) -> Tensor:
+    def at_once(self, x_RTD: Tensor) -> Tensor:
         k = len(self._weights(0)[0])
         rows, T, width = x_RTD.shape
         h_SND = x_RTD.view(k, rows // k, T, width).transpose(1, 2).reshape(k, -1, width)

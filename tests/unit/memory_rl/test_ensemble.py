@@ -249,7 +249,7 @@ def test_the_paper_scale_lists_what_can_be_trained_together(monkeypatch: pytest.
         assert stacked_learner(members).mean is not members[0].mean
 
 
-@pytest.mark.parametrize("way", ["one_after_the_other", "cell_by_cell"])
+@pytest.mark.parametrize("way", ["one_after_the_other", "at_once"])
 def test_a_stacked_lstm_has_the_states_and_gradients_of_each_lstm(way: str) -> None:
     draws = torch.Generator().manual_seed(0)
     members = [RecurrentSequence("lstm", 3, 5, 2, init="uniform", generator=draws) for _ in range(2)]

@@ -79,7 +79,7 @@ def test_kernels_of_an_update_are_its_operations_to_a_half(
     kind: str, layers: int, algorithm: Any, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a GPU all members' cells are one product; a CPU takes member after member.
-    monkeypatch.setattr(StackedLSTM, "forward", lambda self, x, time_RT=None: self.cell_by_cell(x.float()))
+    monkeypatch.setattr(StackedLSTM, "forward", lambda self, x, time_RT=None: self.at_once(x.float()))
     members = [algorithm.make_trainer(settings_of(kind, layers, seed, algorithm, **changes)) for seed in range(3)]
     for member in members:
         while not member.at.updates_due:
