@@ -59,30 +59,35 @@ def _plus(total, high, low, w_high, w_low):
 
 @triton.jit
 def forward_kernel(
-    gates_ptr, high_ptr, low_ptr, h_ptr, c_ptr, after_ptr, T, k, B, H: tl.constexpr, R: tl.constexpr, KEEP: tl.constexpr
+    gates_ptr, high_ptr, low_ptr, h_ptr, c_ptr, after_ptr, T, B, H: tl.constexpr, R: tl.constexpr, KEEP: tl.constexpr
 ):
-    """Block (n, m): rows m * R and on of network n. Pointers are at the first step, of [T, k, B, ...] and [k, H, 4H]."""
-    network, row, col = tl.program_id(0), tl.program_id(1) * R + tl.arange(0, R), tl.arange(0, H)
+    """Block (n, m): rows m * R and on of network n. Pointers are to [k, T, B, ...] and, of weights, [k, H, 4H]."""
+    network, row, col = tl.program_id(0).to(tl.int64), tl.program_id(1) * R + tl.arange(0, R), tl.arange(0, H)
     there = (row < B)[:, None]
-    at_h = (network * B + row)[:, None] * H + col[None, :]
-    at_g = (network * B + row)[:, None] * (4 * H) + col[None, :]
-    step = k * B * H
-    at_w = network * (4 * H * H) + tl.arange(0, H)[:, None] * (4 * H) + col[None, :]  # h's numbers, then the gate's
-    high_ptr += at_w
-    low_ptr += at_w
-    into_high, forget_high = tl.load(high_ptr), tl.load(high_ptr + H)
-    cell_high, out_high = tl.load(high_ptr + 2 * H), tl.load(high_ptr + 3 * H)
+    at_h = row[:, None] * H + col[None, :]
+    at_g = row[:, None] * (4 * H) + col[None, :]
+    step = B * H
+    first = network * T * step
+    gates_ptr += 4 * first
+    after_ptr += 4 * first
+    h_ptr += first
+    c_ptr += first
+    at_w = tl.arange(0, H)[:, None] * (4 * H) + col[None, :]  # h's numbers, then the gate's
+    high_ptr += network * (4 * H * H)
+    low_ptr += network * (4 * H * H)
+    into_high, forget_high = tl.load(high_ptr + at_w), tl.load(high_ptr + at_w + H)
+    cell_high, out_high = tl.load(high_ptr + at_w + 2 * H), tl.load(high_ptr + at_w + 3 * H)
     h = tl.zeros((R, H), tl.float32)
     c = tl.zeros((R, H), tl.float32)
     for _ in range(T):
         into, forget = tl.load(gates_ptr + at_g, there, 0.0), tl.load(gates_ptr + at_g + H, there, 0.0)
         cell, out = tl.load(gates_ptr + at_g + 2 * H, there, 0.0), tl.load(gates_ptr + at_g + 3 * H, there, 0.0)
-        into_low, forget_low = tl.load(low_ptr), tl.load(low_ptr + H)  # each a product ahead of its use
+        into_low, forget_low = tl.load(low_ptr + at_w), tl.load(low_ptr + at_w + H)  # each a product ahead of its use
         high, low = _parts(h)
         into = _sigmoid(_plus(into, high, low, into_high, into_low))
-        cell_low = tl.load(low_ptr + 2 * H)
+        cell_low = tl.load(low_ptr + at_w + 2 * H)
         forget = _sigmoid(_plus(forget, high, low, forget_high, forget_low))
-        out_low = tl.load(low_ptr + 3 * H)
+        out_low = tl.load(low_ptr + at_w + 3 * H)
         cell = _tanh(_plus(cell, high, low, cell_high, cell_low))
         out = _sigmoid(_plus(out, high, low, out_high, out_low))
         c = forget * c + into * cell
@@ -101,20 +106,23 @@ def forward_kernel(
 
 
 @triton.jit
-def backward_kernel(
-    dh_ptr, high_ptr, low_ptr, c_ptr, after_ptr, d_gates_ptr, T, k, B, H: tl.constexpr, R: tl.constexpr
-):
-    """As `forward_kernel`, from the last step on, where the pointers are (but those of the weights)."""
-    network, row, col = tl.program_id(0), tl.program_id(1) * R + tl.arange(0, R), tl.arange(0, H)
+def backward_kernel(dh_ptr, high_ptr, low_ptr, c_ptr, after_ptr, d_gates_ptr, T, B, H: tl.constexpr, R: tl.constexpr):
+    """As `forward_kernel`, from the last step to the first."""
+    network, row, col = tl.program_id(0).to(tl.int64), tl.program_id(1) * R + tl.arange(0, R), tl.arange(0, H)
     there = (row < B)[:, None]
-    at_h = (network * B + row)[:, None] * H + col[None, :]
-    at_g = (network * B + row)[:, None] * (4 * H) + col[None, :]
-    step = k * B * H
-    at_w = network * (4 * H * H) + tl.arange(0, H)[:, None] + col[None, :] * (4 * H)  # the gate's numbers, then h's
-    high_ptr += at_w
-    low_ptr += at_w
-    into_high, forget_high = tl.load(high_ptr), tl.load(high_ptr + H)
-    cell_high, out_high = tl.load(high_ptr + 2 * H), tl.load(high_ptr + 3 * H)
+    at_h = row[:, None] * H + col[None, :]
+    at_g = row[:, None] * (4 * H) + col[None, :]
+    step = B * H
+    last = (network * T + T - 1) * step
+    dh_ptr += last
+    c_ptr += last
+    after_ptr += 4 * last
+    d_gates_ptr += 4 * last
+    at_w = tl.arange(0, H)[:, None] + col[None, :] * (4 * H)  # the gate's numbers, then h's
+    high_ptr += network * (4 * H * H)
+    low_ptr += network * (4 * H * H)
+    into_high, forget_high = tl.load(high_ptr + at_w), tl.load(high_ptr + at_w + H)
+    cell_high, out_high = tl.load(high_ptr + at_w + 2 * H), tl.load(high_ptr + at_w + 3 * H)
     passed = tl.zeros((R, H), tl.float32)  # what the later step says of h
     dc = tl.zeros((R, H), tl.float32)
     c = tl.load(c_ptr + at_h, there, 0.0)
@@ -124,7 +132,7 @@ def backward_kernel(
         dh = tl.load(dh_ptr + at_h, there, 0.0) + passed
         c_ptr -= step
         before = tl.load(c_ptr + at_h, there & (n + 1 < T), 0.0)  # the first step's is 0
-        into_low, forget_low = tl.load(low_ptr), tl.load(low_ptr + H)
+        into_low, forget_low = tl.load(low_ptr + at_w), tl.load(low_ptr + at_w + H)
         tanh_c = _tanh(c)
         dc += dh * out * (1.0 - tanh_c * tanh_c)
         d_into = dc * cell * into * (1.0 - into)
@@ -139,10 +147,10 @@ def backward_kernel(
         tl.store(d_gates_ptr + at_g + 3 * H, d_out, there)
         high, low = _parts(d_into)
         passed = _plus(tl.zeros((R, H), tl.float32), high, low, into_high, into_low)
-        cell_low = tl.load(low_ptr + 2 * H)
+        cell_low = tl.load(low_ptr + at_w + 2 * H)
         high, low = _parts(d_forget)
         passed = _plus(passed, high, low, forget_high, forget_low)
-        out_low = tl.load(low_ptr + 3 * H)
+        out_low = tl.load(low_ptr + at_w + 3 * H)
         high, low = _parts(d_cell)
         passed = _plus(passed, high, low, cell_high, cell_low)
         high, low = _parts(d_out)
@@ -153,17 +161,18 @@ def backward_kernel(
 
 
 class KernelCells(torch.autograd.Function):
-    """See `recollect.memory_rl.lstm_cells.over_time`."""
+    """See `recollect.memory_rl.lstm_cells.over_time`. All lies in memory as [k, T, B, ...], which is how gates come: no copies."""
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, w_hidden: Tensor) -> Tensor:
-        T, k, B, width = gates.shape
-        H, keeps = width // 4, any(ctx.needs_input_grad)
-        gates, (high, low) = gates.contiguous(), parts(w_hidden)
-        h = gates.new_empty(T, k, B, H)
+        gates, (high, low), keeps = gates.transpose(0, 1).contiguous(), parts(w_hidden), any(ctx.needs_input_grad)
+        k, T, B, width = gates.shape
+        H = width // 4
+        h = gates.new_empty(k, T, B, H)
         c, after = (torch.empty_like(h), torch.empty_like(gates)) if keeps else (h, gates)
         grid = (k, triton.cdiv(B, ROWS))
-        forward_kernel[grid](gates, high, low, h, c, after, T, k, B, H, ROWS, keeps, num_warps=WARPS, num_stages=1)
+        forward_kernel[grid](gates, high, low, h, c, after, T, B, H, ROWS, keeps, num_warps=WARPS, num_stages=1)
+        h = h.transpose(0, 1)
         if keeps:
             ctx.save_for_backward(w_hidden, h, c, after)
         return h
@@ -172,11 +181,11 @@ class KernelCells(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dh: Tensor) -> tuple[Tensor, Tensor]:
         w_hidden, h, c, after = ctx.saved_tensors
-        T, k, B, H = h.shape
-        (high, low), dh, d_gates = parts(w_hidden), dh.contiguous(), torch.empty_like(after)
-        last = (dh[-1], high, low, c[-1], after[-1], d_gates[-1])
+        k, T, B, H = c.shape
+        dh, (high, low), d_gates = dh.transpose(0, 1).contiguous(), parts(w_hidden), torch.empty_like(after)
         grid = (k, triton.cdiv(B, ROWS))
-        backward_kernel[grid](*last, T, k, B, H, ROWS, num_warps=WARPS, num_stages=1)
+        backward_kernel[grid](dh, high, low, c, after, d_gates, T, B, H, ROWS, num_warps=WARPS, num_stages=1)
+        d_gates = d_gates.transpose(0, 1)
         return d_gates, of_weights(h, d_gates)
 
 

@@ -30,17 +30,18 @@ class SharedMemory:
     """
 
     def __init__(self, memories: Sequence[RingMemory | MemoryShare]) -> None:
-        one = memories[0]
-        self.whole: RingMemory = copy(one.shared.whole if isinstance(one, MemoryShare) else one)
-        arrays = [memory.arrays() for memory in memories]
-        self.rows = [len(rows["written"]) for rows in arrays]
+        first = _ring_behind(memories[0])
+        self.whole: RingMemory = copy(first)
+        self.rows = [_rows_of(memory) for memory in memories]
         self.whole.start(sum(self.rows))
+        cache, written = self._cache, []
         # Rows share the ring's place. One that was elsewhere writes from here on: how old a slot is counts, not which it is.
-        cache, place = self._cache, int(arrays[0]["at"])
-        for first, rows in zip(self._firsts, arrays, strict=True):
-            cache.part(first, len(rows["written"])).load({**rows, "at": place})
-        cache.written_B = torch.cat([rows["written"] for rows in arrays])
-        cache.count = place
+        place = first.cache.count
+        for at, rows, memory in zip(self._firsts, self.rows, memories, strict=True):
+            part = cache.part(at, rows)
+            part.load({**memory.arrays(), "at": place})
+            written.append(part.written_B)
+        cache.count, cache.written_B = place, torch.cat(written)
         self._forgotten_B = torch.zeros(sum(self.rows), dtype=torch.bool)
         self.shares = [MemoryShare(self, n) for n in range(len(memories))]
 
@@ -124,3 +125,11 @@ def ring_of(memory: LanguageMemory) -> RingMemory | MemoryShare:
         where="language_model",
         do="train the seeds one after the other: take the method out of the scale's `ensembles`",
     )
+
+
+def _ring_behind(memory: RingMemory | MemoryShare) -> RingMemory:
+    return memory.shared.whole if isinstance(memory, MemoryShare) else memory
+
+
+def _rows_of(memory: RingMemory | MemoryShare) -> int:
+    return memory.shared.rows[memory.number] if isinstance(memory, MemoryShare) else memory.cache.batch
