@@ -134,6 +134,7 @@ def test_four_updates_of_ppo_end_with_the_released_weights(
     trainer.hp, trainer.seed, trainer.rollouts, trainer.minibatches, trainer.sums = hp, 0, 1, 0, {}
     trainer.agent, trainer.advantage_scale = Recorded(made, None, "cpu"), RunningVariance()
     trainer.agent.minibatches = iter(arrays["ppo/minibatches"])
+    trainer.graph = None
     trainer.optimiser = Adam(made.named_parameters(), lr=1e-3, eps=hp.adam_epsilon, weight_decay=hp.weight_decay)
     trainer._learn({**moments, "image": moments["images"]}, np.zeros((12, 2), bool))
 

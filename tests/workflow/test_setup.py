@@ -34,6 +34,7 @@ OPTIONAL = {
     "plotext",
     "torchvision",
     "trackio",
+    "triton",  # comes with PyTorch for GPUs
     "wandb",
 }
 IN_WORKERS = {"procgen"}  # imported by scripts that another Python runs; see envs/worlds

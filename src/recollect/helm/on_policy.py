@@ -178,7 +178,7 @@ class OnPolicyTrainer:
 
     def _play(self) -> tuple[dict[str, Tensor], np.ndarray]:
         with self.playing():
-            while self.plays:
+            for _ in range(self.hp.rollout):
                 self.look()
                 self.step(*self.agent.act())
                 self.agent.see(self.observation)
@@ -195,11 +195,6 @@ class OnPolicyTrainer:
         )
         with tf32(hp.tf32, self.agent.device), self.agent.features.rollout():
             yield
-
-    @property
-    def plays(self) -> bool:
-        """Whether the rollout that began has steps left."""
-        return self.rollout.t < self.hp.rollout
 
     def look(self) -> None:
         """Keep what the agent sees. Called in front of `Agent.act`."""

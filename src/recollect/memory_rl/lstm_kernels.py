@@ -9,7 +9,7 @@ part, which is what rounding took from it: a w = ah wh + al wh + ah wl. What is 
 which PyTorch lets cuDNN's LSTMs have by default, is off by up to 1e-3. High parts of the weights (128 KB where H is 128) stay in
 shared memory, which has no room for the low ones: those are read from the GPU's second cache at each step.
 
-`recollect.memory_rl.lstm_cells` says where these are taken. Triton comes with PyTorch for GPUs.
+`recollect.memory_rl.lstm_over_time` says where these are taken. Triton comes with PyTorch for GPUs.
 
 Shapes: T steps, k networks, B rows of each, H hidden numbers, a power of 2 from 16 to 128. Gates are input, forget, cell, output.
 """
@@ -161,7 +161,7 @@ def backward_kernel(dh_ptr, high_ptr, low_ptr, c_ptr, after_ptr, d_gates_ptr, T,
 
 
 class KernelCells(torch.autograd.Function):
-    """See `recollect.memory_rl.lstm_cells.over_time`. All lies in memory as [k, T, B, ...], which is how gates come: no copies."""
+    """See `recollect.memory_rl.lstm_over_time`. All lies in memory as [k, T, B, ...], which is how gates come: no copies."""
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, w_hidden: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from recollect.common.cpu.dropout import StackedDropout
 from recollect.common.feedforward import ImageEmbedder
 from recollect.common.sequence_models import RecurrentSequence, RecurrentState
 from recollect.common.transformer import Transformer
-from recollect.memory_rl.lstm_cells import over_time
+from recollect.memory_rl.lstm_over_time import over_time
 from recollect.settings.errors import UserError
 
 warnings.filterwarnings(
@@ -114,7 +114,7 @@ was the kernel that goes through all steps.
 
 
 class StackedLSTM(RecurrentSequence):
-    """Whole sequences of all members at once (`lstm_cells`), as cuDNN knows one network only; on a CPU, and where they are few,
+    """Whole sequences of all members at once (`lstm_over_time`), as cuDNN knows one network only; on a CPU, and where they are few,
     one member after the other, which is faster there. Always in float32, but see `lstm_kernels`.
     """
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from recollect.memory_rl import lstm_cells
-from recollect.memory_rl.lstm_cells import FusedCells, PlainCells, fastest, works
+from recollect.memory_rl import lstm_over_time
+from recollect.memory_rl.lstm_cells import FusedCells, PlainCells
+from recollect.memory_rl.lstm_over_time import fastest, works
 
 CPU = torch.device("cpu")
 
@@ -58,7 +59,7 @@ def stand(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
 
 @pytest.fixture
 def without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lstm_cells, "_kernel_cells", lambda width: None)
+    monkeypatch.setattr(lstm_over_time, "_kernel_cells", lambda width: None)
 
 
 @pytest.mark.parametrize("T", [1, 2, 7])
@@ -96,7 +97,7 @@ def test_a_fused_cell_that_gives_other_numbers_is_not_taken(stand: Stand, caplog
 
 def test_where_there_is_nothing_faster_the_plain_cell_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     fastest.cache_clear()
-    with caplog.at_level(logging.DEBUG, logger=lstm_cells.__name__):
+    with caplog.at_level(logging.DEBUG, logger=lstm_over_time.__name__):
         assert fastest(CPU, 16) is PlainCells  # PyTorch has no fused cell for a CPU, and Triton no kernels
     assert "FusedCells do not work here" in caplog.text
     fastest.cache_clear()
@@ -108,7 +109,7 @@ def test_kernels_that_fail_leave_the_fused_cell(stand: Stand, monkeypatch: pytes
         def backward(ctx: Any, dh: Tensor) -> Any:
             raise ValueError("no room in shared memory")  # a compiler's own errors are of many kinds
 
-    monkeypatch.setattr(lstm_cells, "_kernel_cells", lambda width: Broken)
+    monkeypatch.setattr(lstm_over_time, "_kernel_cells", lambda width: Broken)
     assert fastest(CPU, 16) is FusedCells
 
 
@@ -117,6 +118,6 @@ def test_kernels_that_fail_leave_the_fused_cell(stand: Stand, monkeypatch: pytes
 def test_on_a_gpu_the_kernels_and_the_fused_cell_work(width: int) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
-    kernels = lstm_cells._kernel_cells(width)
+    kernels = lstm_over_time._kernel_cells(width)
     assert kernels is not None and fastest(torch.device("cuda"), width) is kernels
     assert works(FusedCells, torch.device("cuda"), width)

@@ -43,7 +43,7 @@ def test_a_function_that_cannot_be_compiled_goes_on_as_it_is_and_a_warning_says_
 
     calls: list[float] = []
 
-    def compiles(function: Any, dynamic: bool) -> Any:
+    def compiles(function: Any, **_: bool) -> Any:
         def call(x: torch.Tensor) -> Any:
             if function is double:
                 raise TorchDynamoException("a loop without an end")
