@@ -81,7 +81,8 @@ class Together(RunsTogether[OnPolicyTrainer]):
         for trainer in self.trainers.values():
             history = trainer.agent.history
             if history is not None and history.row_bytes:
-                return max(1, int(RING_BYTES[trainer.agent.device.type] / (history.row_bytes * trainer.hp.actors)))
+                most = RING_BYTES["cuda" if trainer.agent.device.type == "cuda" else "cpu"]
+                return max(1, int(most / (history.row_bytes * trainer.hp.actors)))
         return len(self.runs)
 
     def begin(self, place: int) -> None:

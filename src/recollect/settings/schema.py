@@ -223,8 +223,9 @@ class ScaleSettings(Frozen):
     )
     ensembles: tuple[str, ...] = Field(
         (),
-        description="Methods and variants whose seeds, where a job has several, are updated together, as one network; others "
-        "are trained one after the other. A run's numbers are those of the run alone but for rounding.",
+        description="Methods and variants whose seeds, where a job has several, are trained together: as one network, or (HELM) "
+        "with one step of their language model for all. Others are trained one after the other. A run's numbers are those of "
+        "the run alone but for rounding.",
     )
     published: str | None = Field(
         None,
