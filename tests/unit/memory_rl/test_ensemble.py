@@ -239,11 +239,13 @@ def test_on_a_gpu_the_graph_makes_the_updates_of_each_run_alone(kind: str) -> No
 def test_the_paper_scale_lists_what_can_be_trained_together(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_bullet.install(monkeypatch)
     seeds_of = packs._seeds("paper")
-    listed = scale_settings("paper").ensembles
-    for name in listed:
+    learners = {"dqn": dqn.DQN, "sacd": sacd.SACD, "td3": td3.TD3}
+    for name in scale_settings("paper").ensembles:
         env = next(env for env, method in seeds_of if method == name)
         settings = resolve("paper", env, name, 0)
-        learner = {"dqn": dqn.DQN, "sacd": sacd.SACD, "td3": td3.TD3}[settings.method.algorithm]
+        learner = learners.get(settings.method.algorithm)
+        if learner is None:  # HELM's, see test_together
+            continue
         facts = facts_of(settings.environment)
         members = [learner(settings.method.hyperparameters, facts, seed=seed, device="cpu") for seed in (0, 1)]
         assert stacked_learner(members).mean is not members[0].mean
