@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from recollect.artifacts.run import Run
-from recollect.artifacts.sealed import write_arrays
 from recollect.common.contract import Inputs, Traced
 from recollect.environments.registry import tasks as tasks_of
 from recollect.evaluation import rollouts
@@ -20,7 +19,6 @@ from recollect.evaluation.episodic import evaluate, play_split
 from recollect.helm import helm, helmv2, shelm
 from recollect.helm.language import language_memory as memories
 from recollect.helm.on_policy import OnPolicyTrainer
-from recollect.helm.vision.token_vocabulary import KIND
 from recollect.helm.vision.vision_language import RandomModel
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings, MethodSettings, Settings
@@ -39,17 +37,6 @@ METHODS = sorted(MODULES)
 def signals(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     fake_worlds.install(monkeypatch)
     monkeypatch.chdir(root)  # the names of models are read from the repository's configuration
-
-
-@pytest.fixture
-def inputs(tmp_path: Path) -> Inputs:
-    """A vocabulary of eight words of the random language model, with the random vision-language model's vectors."""
-    strings = [f"word{i}" for i in range(8)]
-    vectors = torch.nn.functional.normalize(RandomModel(32, 0, "cpu").texts(strings), dim=1).numpy()
-    arrays = {"lm_ids": np.arange(40, 48), "embeddings": vectors}
-    path = tmp_path / "words.safetensors"
-    write_arrays(path, arrays, kind=KIND, metadata={"about": '{"strings": ' + str(strings).replace("'", '"') + "}"})
-    return Inputs(token_vocabulary=path)
 
 
 def settings_of(method: str, seed: int = 0, **chosen: Any) -> Settings:

@@ -13,14 +13,11 @@ import pytest
 import torch
 
 from recollect.artifacts.run import Run
-from recollect.artifacts.sealed import write_arrays
 from recollect.common.contract import Inputs
 from recollect.helm import helm, helmv2, ppo_cnn, ppo_lstm, shelm, together
 from recollect.helm.language.language_memory import LanguageMemory, language_memory
 from recollect.helm.language.shared_memory import SharedMemory, ring_of
 from recollect.helm.on_policy import OnPolicyTrainer
-from recollect.helm.vision.token_vocabulary import KIND
-from recollect.helm.vision.vision_language import RandomModel
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import resolve, scale_settings
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings, MethodSettings, Settings
@@ -42,17 +39,6 @@ XL = "random-transfo-xl"
 def signals(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     fake_worlds.install(monkeypatch)
     monkeypatch.chdir(root)  # the names of models are read from the repository's configuration
-
-
-@pytest.fixture
-def inputs(tmp_path: Path) -> Inputs:
-    """A vocabulary of eight words of the random Transformer-XL, with the random vision-language model's vectors."""
-    strings = [f"word{i}" for i in range(8)]
-    vectors = torch.nn.functional.normalize(RandomModel(32, 0, "cpu").texts(strings), dim=1).numpy()
-    arrays = {"lm_ids": np.arange(40, 48), "embeddings": vectors}
-    path = tmp_path / "words.safetensors"
-    write_arrays(path, arrays, kind=KIND, metadata={"about": '{"strings": ' + str(strings).replace("'", '"') + "}"})
-    return Inputs(token_vocabulary=path)
 
 
 @pytest.fixture(autouse=True)
