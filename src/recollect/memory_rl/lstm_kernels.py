@@ -131,7 +131,8 @@ def backward_kernel(dh_ptr, high_ptr, low_ptr, c_ptr, after_ptr, d_gates_ptr, T,
         cell, out = tl.load(after_ptr + at_g + 2 * H, there, 0.0), tl.load(after_ptr + at_g + 3 * H, there, 0.0)
         dh = tl.load(dh_ptr + at_h, there, 0.0) + passed
         c_ptr -= step
-        before = tl.load(c_ptr + at_h, there & (n + 1 < T), 0.0)  # the first step's is 0
+        rows = tl.where(n + 1 < T, B, 0)  # nothing is before the first step: zeros
+        before = tl.load(c_ptr + at_h, (row < rows)[:, None], 0.0)
         into_low, forget_low = tl.load(low_ptr + at_w), tl.load(low_ptr + at_w + H)
         tanh_c = _tanh(c)
         dc += dh * out * (1.0 - tanh_c * tanh_c)

@@ -67,11 +67,14 @@ def works(cells: Cells, device: torch.device, width: int) -> bool:
             with torch.no_grad():
                 found[-1].append(each.apply(gates, w_hidden))  # type: ignore[no-untyped-call]
     except Exception as error:  # a compiler may fail in its own ways
-        log.debug("%s do not work here: %s", cells.__name__, str(error).partition("\n")[0])
+        said = str(error).strip().partition("\n")[0]
+        log.warning("%s do not work on this device: %s; LSTMs go on without, slower", cells.__name__, said)
         return False
     same = all(
         torch.allclose(one, other, NEAR, NEAR * float(one.abs().max())) for one, other in zip(*found, strict=True)
     )
     if not same:
-        log.warning("on this GPU %s give other numbers than plain cells; LSTMs go on without, slower", cells.__name__)
+        log.warning(
+            "%s give other numbers than plain cells on this device; LSTMs go on without, slower", cells.__name__
+        )
     return same

@@ -97,20 +97,24 @@ def test_a_fused_cell_that_gives_other_numbers_is_not_taken(stand: Stand, caplog
 
 def test_where_there_is_nothing_faster_the_plain_cell_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     fastest.cache_clear()
-    with caplog.at_level(logging.DEBUG, logger=lstm_over_time.__name__):
+    with caplog.at_level(logging.WARNING):
         assert fastest(CPU, 16) is PlainCells  # PyTorch has no fused cell for a CPU, and Triton no kernels
-    assert "FusedCells do not work here" in caplog.text
+    assert "FusedCells do not work on this device" in caplog.text
     fastest.cache_clear()
 
 
-def test_kernels_that_fail_leave_the_fused_cell(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_fail_leave_the_fused_cell_and_a_warning(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     class Broken(PlainCells):
         @staticmethod
         def backward(ctx: Any, dh: Tensor) -> Any:
             raise ValueError("no room in shared memory")  # a compiler's own errors are of many kinds
 
     monkeypatch.setattr(lstm_over_time, "_kernel_cells", lambda width: Broken)
-    assert fastest(CPU, 16) is FusedCells
+    with caplog.at_level(logging.WARNING):
+        assert fastest(CPU, 16) is FusedCells
+    assert "Broken do not work on this device: no room in shared memory" in caplog.text
 
 
 @pytest.mark.gpu
