@@ -358,17 +358,25 @@ def forecast(
     measure: Annotated[bool, typer.Option("--measure", help="Try each kind of run for seconds, here and now.")] = False,
     remaining: Annotated[bool, typer.Option("--remaining", help="Count only what is not made yet, or stale.")] = False,
     table: Annotated[bool, typer.Option("--table", help="Only a row for each figure, as a table of Markdown.")] = False,
+    write: Annotated[
+        list[Path] | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="Put tables between a page's marks, as of a fresh clone; again for more."
+        ),
+    ] = None,
     threads: Threads = 1,
 ) -> None:
     """Say what figures will cost: jobs, hours, wall time, disk and memory, and how that is known.
 
     Example: recollect forecast --scale paper radt_grid_worlds
     """
-    from recollect.stages.cost_table import cost_table
+    from recollect.stages.cost_table import cost_table, write_tables
     from recollect.stages.forecast import forecast as stage
     from recollect.stages.forecast import measurements
 
     scale, chosen = _asked(scale, figures)
+    if write:
+        return write_tables(write, " ".join(figures or ()), stage(scale, chosen, device=device, measured={}))
     known = measurements()
     if measure:
         with job(threads, device if device in ("auto", "cpu") else "auto") as held:

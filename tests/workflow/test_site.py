@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,9 +12,10 @@ from urllib.parse import unquote
 
 import pytest
 from browser import Unavailable, browser
+from typer.testing import CliRunner
 
+from recollect.cli import app
 from recollect.settings.claims import claims_of
-from recollect.stages.between_marks import between
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -173,15 +175,13 @@ def test_the_tutorials_figure_needs_five_new_runs_and_shares_ten(workdir: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scale", "figures"), [("demo", "demo_all"), ("paper", "all")])
-def test_the_table_of_costs_is_the_forecast_of_today(scale: str, figures: str) -> None:
-    from recollect.stages.cost_table import cost_table
-    from recollect.stages.forecast import forecast
-    from recollect.stages.selection import chosen_figures
-
-    page = DOCS / "costs.md"
-    held = between(page.read_text(encoding="utf-8"), f"forecast {scale} {figures}", page)
-    today = cost_table(forecast(scale, chosen_figures(scale, [figures]), measured={}))
-    assert held == today, (
-        f"put there what `recollect forecast --scale {scale} {figures} --table` prints in a fresh clone"
-    )
+@pytest.mark.parametrize(("scale", "figures", "pages"), [("demo", "demo_all", 1), ("paper", "all", 2)])
+def test_the_tables_of_costs_are_the_forecast_of_today(scale: str, figures: str, pages: int, tmp_path: Path) -> None:
+    held = [DOCS / name for name in ("costs.md", "scale.md")[:pages]]
+    today = [Path(shutil.copy(page, tmp_path)) for page in held]
+    words = ["forecast", "--scale", scale, figures, *(word for page in today for word in ("--write", str(page)))]
+    assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+    for page, written in zip(held, today, strict=True):
+        assert page.read_text(encoding="utf-8") == written.read_text(encoding="utf-8"), (
+            f"`recollect forecast --scale {scale} {figures} --write {page.relative_to(ROOT)}` brings it up to date"
+        )

@@ -1,10 +1,20 @@
-"""A forecast as a table of Markdown with a row for each figure: what docs/costs.md has between its marks."""
+"""A forecast as tables of Markdown: a row for each figure (docs/costs.md), or for each paper (docs/scale.md)."""
 
 from __future__ import annotations
 
-from recollect.stages.estimating import least_sure
+import heapq
+from collections.abc import Iterable
+from pathlib import Path
+
+from recollect.artifacts.sealed import write_bytes
+from recollect.settings.catalogue import PAPERS
+from recollect.settings.errors import UserError
+from recollect.stages.between_marks import names, put_between
+from recollect.stages.estimating import SOURCES, least_sure
 from recollect.stages.forecast import Forecast, memory_of_largest, said_bytes, said_time
 from recollect.stages.plan import Plan
+
+AT_ONCE = 8  # jobs of a row's last column, as on a machine of eight GPUs
 
 
 def cost_table(cost: Forecast) -> str:
@@ -22,3 +32,49 @@ def cost_table(cost: Forecast) -> str:
         cells += [f"{memory / 1000:,.0f} GB", least_sure(of)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def paper_table(cost: Forecast) -> str:
+    """A row for each paper and one for all: what is made, hours of a GPU and of a CPU core, disk, and where hours are from."""
+    heads = ["paper", "figures", "jobs", "runs", "GPU-hours", "CPU-hours", "disk", f"checkpoints of {AT_ONCE} jobs"]
+    heads += SOURCES
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for prefix, name in [*((f"{folder}_", paper.name) for folder, paper in PAPERS.items()), ("", "all")]:
+        of = {figure: jobs for figure, jobs in cost.plan.figures.items() if jobs and figure.startswith(prefix)}
+        jobs = {job for needed in of.values() for job in needed}
+        if not jobs:
+            continue
+        runs = sum(job.stage == "run" for job in jobs)
+        cells = [name, f"{len(of)}", f"{cost.count(jobs):,}", f"{runs:,}"]
+        cells += [f"{cost.seconds(jobs, gpu=gpu) / 3600:,.0f}" for gpu in (True, False)]
+        cells.append(said_bytes(sum(cost.estimates[job].disk for job in jobs)))
+        cells.append(said_bytes(sum(heapq.nlargest(AT_ONCE, cost.scratch(jobs)))))
+        total = cost.seconds(jobs) or 1.0
+        for source in SOURCES:
+            cells.append(f"{cost.seconds(job for job in jobs if cost.estimates[job].source == source) / total:.0%}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def write_tables(pages: Iterable[Path], asked: str, cost: Forecast) -> None:
+    """Put into pages the tables that they have marks for: ``forecast <scale> <figures>``, and the same with ``by paper``.
+
+    Args:
+        pages: files of Markdown.
+        asked: the figures as they were named, e.g. ``all``.
+        cost: their forecast.
+
+    Raises:
+        UserError: a page has neither place.
+    """
+    name = f"forecast {cost.scale} {asked}"
+    tables = {name: cost_table, f"{name} by paper": paper_table}
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        places = [place for place in names(text) if place in tables]
+        if not places:
+            do = f"write <!-- {name}: begin --> and <!-- {name}: end --> there; with `by paper` after {name}: a row for each paper"
+            raise UserError("no place for this forecast", where=page, do=do)
+        for place in places:
+            text = put_between(text, place, tables[place](cost), page)
+        write_bytes(page, text.encode())

@@ -113,6 +113,28 @@ def test_jobs_are_another_word_for_devices(made: Path) -> None:
     assert "with 3 jobs at a time" in done.output
 
 
+def test_a_page_gets_the_tables_that_it_has_marks_for(made: Path) -> None:
+    shutil.copy("config/figures/one.yaml", "config/figures/radt_one.yaml")
+    page = made / "page.md"
+    places = ("forecast smoke radt_one two", "forecast smoke radt_one two by paper")
+    begun = "\n".join(f"before\n<!-- {place}: begin -->\n<!-- {place}: end -->\nafter" for place in places)
+    page.write_text(begun)
+    asked = ["forecast", "radt_one", "two", "--scale", "smoke", "--write", str(page)]
+    assert CliRunner().invoke(app, asked, catch_exceptions=False).exit_code == 0
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in page.read_text().splitlines() if line[:1] == "|"
+    ]
+    assert [row[0] for row in rows] == ["figure", "---", "`radt_one`", "`two`", "paper", "---", "RA-DT", "all"]
+    hours = f"{2 * (TRAIN + EVALUATE) / 3600:,.0f}"
+    assert rows[-2][1:4] == ["1", "4", "2"]
+    assert rows[-1][1:6] == ["2", "5", "2", "0", hours]  # runs that both share count once
+    assert page.read_text().count("before") == page.read_text().count("after") == 2
+    page.write_text("no marks")
+    with pytest.raises(UserError, match="no place for this forecast"):
+        CliRunner().invoke(app, asked, catch_exceptions=False)
+    assert page.read_text() == "no marks"
+
+
 def test_where_a_machine_sees_images_again_only_learning_from_them_takes_less_time(workdir: Path) -> None:
     machine = Machine(**{**MACHINE, "basis": "recorded", "startup": 3, "seen_again": {"mini_grid_MemoryS5": 0.2}})
     work = Work(flop=10 * machine.flop)
