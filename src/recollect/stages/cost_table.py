@@ -37,7 +37,7 @@ def cost_table(cost: Forecast) -> str:
 def paper_table(cost: Forecast) -> str:
     """A row for each paper and one for all: what is made, hours of a GPU and of a CPU core, disk, and where hours are from."""
     heads = ["paper", "figures", "jobs", "runs", "GPU-hours", "CPU-hours", "disk", f"checkpoints of {AT_ONCE} jobs"]
-    heads += SOURCES
+    heads.append("hours are")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for prefix, name in [*((f"{folder}_", paper.name) for folder, paper in PAPERS.items()), ("", "all")]:
         of = {figure: jobs for figure, jobs in cost.plan.figures.items() if jobs and figure.startswith(prefix)}
@@ -49,9 +49,12 @@ def paper_table(cost: Forecast) -> str:
         cells += [f"{cost.seconds(jobs, gpu=gpu) / 3600:,.0f}" for gpu in (True, False)]
         cells.append(said_bytes(sum(cost.estimates[job].disk for job in jobs)))
         cells.append(said_bytes(sum(heapq.nlargest(AT_ONCE, cost.scratch(jobs)))))
-        total = cost.seconds(jobs) or 1.0
-        for source in SOURCES:
-            cells.append(f"{cost.seconds(job for job in jobs if cost.estimates[job].source == source) / total:.0%}")
+        shares = {
+            source: cost.seconds(job for job in jobs if cost.estimates[job].source == source) for source in SOURCES
+        }
+        total = sum(shares.values()) or 1.0
+        largest = sorted(((share / total, source) for source, share in shares.items()), reverse=True)
+        cells.append(", ".join(f"{source} {share:.0%}" for share, source in largest if share >= 0.005))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
