@@ -23,10 +23,12 @@ from benchmarks.gpu.one_line import Measured, Row, Units, measure
 from recollect.artifacts.sealed import read_json, write_json
 from recollect.artifacts.threads import use_threads
 from recollect.settings.errors import UserError, nearest
+from recollect.stages import device_speeds
 
 MINUTES = 9.0
 PEAKS = "peaks"  # the name of what is measured before the lines
 KIND = "benchmarks"
+COMPILATION = 60.0  # seconds more for a line whose code is compiled
 LEAST = 20.0  # seconds that a line's process may take at least: it imports, and makes its inputs
 
 
@@ -66,8 +68,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.names or chosen.variants or chosen.profile:
             print("Forecasts read runs of all lines in all ways: nothing was written. See `--json` and `--of`.")
         else:
-            print("\n".join(f"written: {path}" for path in speeds.write(found)))
+            print(_written(found))
     return int(any(row.why and not row.why.startswith("no such setting") for row in found.rows))
+
+
+def _written(found: table.Found) -> str:
+    """What was written. What an earlier run knows is not given up for one that did not come to its end."""
+    missing = sorted({row.line for row in found.rows if row.why and not row.why.startswith("no such setting")})
+    path = device_speeds.path_of(found.device)
+    if missing and path.is_file():
+        how = "`--json FILE`, then the same with the names of these lines, then `--of` both files"
+        return f"{path} stays as it is, as lines failed or were stopped: {', '.join(missing)}. {how} writes it."
+    return "\n".join(f"written: {path}" for path in speeds.write(found))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -222,7 +234,8 @@ def _in_a_process(name: str, asked: Asked, share: float, left: float) -> tuple[l
         said.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "benchmarks.gpu", name, "--part-of", str(results)]
         command += ["--seconds", str(share), *asked.words]
-        limit = min(max(2 * share, LEAST), max(left, 1.0))
+        least = LEAST + (COMPILATION if name in LINES and LINES[name].compiles else 0.0)
+        limit = min(max(2 * share, least), max(left, 1.0))
         why = ""
         with said.open("wb") as file:
             process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)

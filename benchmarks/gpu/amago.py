@@ -21,6 +21,7 @@ from recollect.evaluation.speed import Clock
 from recollect.settings.resolve import algorithm_module
 
 FEW = WARM_UP + 3  # updates on which two devices are compared; a graph is replayed in the last
+READ = 2100  # steps after which no rate of seconds meets a new graph
 UPDATES, STEPS = 10, 20  # of one call: updates, and steps of every actor
 COMPARED = ("critic_loss", "gradient_norm")
 
@@ -38,11 +39,17 @@ def learning(case: Case) -> Subject:
 
     per_update = hp.batch_size * window * net.flop * (LEARNING + 1)
     parts = (
-        Part("update", "updates", lambda: case.rate(update, UPDATES), per_update, BYTES_OF_AN_UPDATE * net.parameters),
+        Part(
+            "update",
+            "updates",
+            lambda: case.rate(update, UPDATES, least=1),
+            per_update,
+            BYTES_OF_AN_UPDATE * net.parameters,
+        ),
         Part(
             "collecting",
             "env steps",
-            lambda: case.rate(lambda: trainer.collector.collect(STEPS), STEPS * hp.actors),
+            lambda: _collecting_rate(case, trainer),
             net.flop,
             FLOAT * net.parameters / hp.actors,
             often=False,
@@ -50,6 +57,13 @@ def learning(case: Case) -> Subject:
     )
     whole = {"update": hp.epochs * hp.updates_per_epoch, "collecting": hp.epochs * hp.steps_per_epoch * hp.actors}
     return Subject(parts, numbers=lambda: _numbers(case), jobs={"train": whole})
+
+
+def _collecting_rate(case: Case, trainer: Trainer) -> float:
+    """Steps of all actors per second. A step is another graph each time that what it reads doubles: those are made before."""
+    if case.device != "cpu":
+        trainer.collector.collect(min(trainer.collector.world.horizon, READ))
+    return case.rate(lambda: trainer.collector.collect(STEPS), STEPS * trainer.hp.actors)
 
 
 class Kept(Clock):

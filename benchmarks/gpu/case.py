@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from recollect.common.cuda_graphs import WARM_UP
 from recollect.settings.errors import UserError
 from recollect.settings.overrides import method_with
 from recollect.settings.resolve import resolve
@@ -73,17 +74,19 @@ class Case:
         path.mkdir()
         return path
 
-    def rate(self, call: Callable[[], object], units: float) -> float:
+    def rate(self, call: Callable[[], object], units: float, *, least: int = WARM_UP + 1) -> float:
         """Units of work per second of repeated calls: of three thirds of the time the middle one, of a long call that one.
 
         Args:
             units: of one call.
+            least: calls that come before, however long they take: in the fourth a function becomes a CUDA graph. One where a call
+                makes many updates or steps.
         """
         began = time.perf_counter()
-        for _ in range(self.warm):
+        for made in range(1, self.warm + 1):
             call()
             wait(self.device)
-            if time.perf_counter() - began > self.seconds:
+            if made >= least and time.perf_counter() - began > self.seconds:
                 break
         begun = time.perf_counter()
         call()

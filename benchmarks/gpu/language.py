@@ -44,7 +44,12 @@ def learning(case: Case) -> Subject:
     network = getattr(getattr(memory, "cache", None), "model", None)  # its table of words is not read again
     read_bytes = FLOAT * sum(p.numel() for p in network.layers.parameters()) if network is not None else 0.0
     parts = (
-        Part("training", "env steps", lambda: case.rate(lambda: trainer.advance(clock), steps), own.flop / hp.steps),
+        Part(
+            "training",
+            "env steps",
+            lambda: case.rate(lambda: trainer.advance(clock), steps, least=1),
+            own.flop / hp.steps,
+        ),
         Part(
             "language model",
             "env steps",
@@ -77,7 +82,7 @@ def without_memory(case: Case) -> Subject:
         rollout()
         return np.asarray(trainer.rollout.value_TE).ravel()
 
-    rate = partial(case.rate, rollout, hp.actors * hp.rollout)
+    rate = partial(case.rate, rollout, hp.actors * hp.rollout, least=1)
     part = Part("training", "env steps", rate, own.flop / hp.steps)
     return Subject((part,), numbers, jobs={"train": {"training": hp.steps}})
 
@@ -110,7 +115,7 @@ def together(case: Case) -> Subject:
 
     steps = hp.actors * hp.rollout
     own = work.trained(case.settings)
-    part = Part("training", "env steps", lambda: case.rate(rollout, members * steps), own.flop / hp.steps)
+    part = Part("training", "env steps", lambda: case.rate(rollout, members * steps, least=1), own.flop / hp.steps)
     return Subject((part,), numbers, jobs={"train": {"training": hp.steps}})
 
 

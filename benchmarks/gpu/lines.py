@@ -106,6 +106,9 @@ class Line:
         small: settings with which a few steps are compared with a CPU's: small batches, nothing dropped out or compiled.
         extra: what is no setting of the method.
         weight: of the time that there is.
+
+    Attributes:
+        compiles: whether it is compiled as the settings stand.
     """
 
     what: str
@@ -118,6 +121,10 @@ class Line:
     quick_changes: Mapping[str, object] = field(default_factory=dict)
     extra: Mapping[str, object] = field(default_factory=dict)
     weight: float = 1.0
+
+    @property
+    def compiles(self) -> bool:
+        return self.builds == "supervised.learning" or (self.builds == "off_policy.learning" and "gpt" in self.method)
 
 
 STILL = {"optimisation.batch_size": 4, "optimisation.compile": "false", "network.dropout": 0, "acting_dropout": "false"}
@@ -174,7 +181,10 @@ PENDULUMS = {
 def amago(what: str, env: str, quick: str, weight: float, method: str = "amago_transformer") -> Line:
     small: dict[str, object] = {"batch_size": 1, "actors": 1, "compile": "false"}
     if method != "amago_transformer":
-        return Line(f"AMAGO, {what} steps", "amago.learning", env, method, (quick, method), EXACT, small, weight=weight)
+        as_set: Variants = {AS_SET: Variant(peak="tf32")}
+        return Line(
+            f"AMAGO, {what} steps", "amago.learning", env, method, (quick, method), as_set, small, weight=weight
+        )
     small["sequence.dropout"] = 0
     return Line(f"AMAGO, {what} steps", "amago.learning", env, method, (quick, method), AMAGO, small, weight=weight)
 

@@ -20,6 +20,7 @@ from recollect.common.work import FLOAT, LEARNING
 from recollect.evaluation.speed import Clock
 from recollect.memory_rl import work
 from recollect.memory_rl.off_policy import OnlineTrainer
+from recollect.memory_rl.stacked import FEW_LSTMS
 from recollect.settings.resolve import algorithm_module
 
 FEW = WARM_UP + 3  # updates on which two devices are compared; a graph is replayed in the last
@@ -125,7 +126,9 @@ def trainer_of(case: Case, seed: int) -> OnlineTrainer:
 
 def numbers(case: Case) -> np.ndarray:
     """Losses and gradient norms of the first seed; sums over the updates, as an ensemble keeps them."""
-    members = min(int(str(case.extra.get("members", 0))), 2)
+    hp: Any = case.settings.method.hyperparameters
+    enough = FEW_LSTMS + 1 if hp.sequence.kind == "lstm" else 2  # so that they take the way of many
+    members = min(int(str(case.extra.get("members", 0))), enough)
     together, found = Together(replace(case, extra={"members": members})), []
     for _ in range(FEW):
         together.update()

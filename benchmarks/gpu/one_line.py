@@ -165,17 +165,17 @@ class Cases:
             with tf32(variant.tf32, "cuda"):
                 subject = subject_of(self.line, self.case(variant))
                 yield {stage: dict(units) for stage, units in subject.jobs.items()}
-                asked = [part for part in subject.parts if part.often or word in (AS_SET, "graph")]
-                rates = [(part, self._rate(name, word, part)) for part in asked]
-            megabytes = torch.cuda.max_memory_allocated() / 1e6 if on_gpu else None
+                for part in subject.parts:  # one by one: a process that is stopped has handed on what it knows
+                    if part.often or word in (AS_SET, "graph"):
+                        rate = self._rate(name, word, part)
+                        megabytes = torch.cuda.max_memory_allocated() / 1e6 if on_gpu else None
+                        yield Row(
+                            name, part.name, word, part.unit, rate, variant.peak, part.flop, part.moved, megabytes
+                        )
         except NoSuchSetting as error:
             yield Row(name, "", word, why=f"no such setting: {error}")
-            return
         except Exception as error:  # one variant's failure is a row
             yield Row(name, "", word, why=_said(error))
-            return
-        for part, rate in rates:
-            yield Row(name, part.name, word, part.unit, rate, variant.peak, part.flop, part.moved, megabytes)
 
     def _rate(self, name: str, word: str, part: Part) -> float:
         if not self.profiles:

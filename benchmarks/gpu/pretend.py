@@ -118,6 +118,7 @@ class PretendGpu:
     def waited(self, what: str) -> None:
         """The host waits; raises RuntimeError in a capture."""
         if self.capturing is not None:
+            self.capturing.broken = True
             raise RuntimeError(f"operation not permitted when stream is capturing: {what}")
         frame = sys._getframe(1)
         while frame is not None and PACKAGE not in frame.f_code.co_filename:

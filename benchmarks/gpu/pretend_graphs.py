@@ -28,6 +28,7 @@ class Graph:
 
     def __init__(self, *unused: Any, **also: Any) -> None:
         self.calls: list[tuple[Any, Any, Any, list[tuple[int, Tensor]]]] = []
+        self.broken = False  # by what a capture refuses
         self._own: set[int] = set()  # storages that began in the capture
         self._kept: list[Any] = []  # so that no number is given twice
         self._before: dict[int, tuple[Tensor, Tensor]] = {}
@@ -68,6 +69,14 @@ class Graph:
             for _, tensor in fresh:
                 if tensor.is_floating_point():
                     tensor.fill_(torch.nan)
+
+    def pool(self) -> tuple[int, int]:
+        if self.broken:
+            raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
+        return 0, 0
+
+    def reset(self) -> None:
+        self.calls, self._kept = [], []
 
     def replay(self) -> None:
         with as_it_is():

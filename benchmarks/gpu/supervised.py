@@ -88,7 +88,7 @@ def learning(case: Case) -> Subject:
         flop += batch * work.query(settings)
     parts = (
         Part("update", "updates", lambda: watched(False).rate(), flop, BYTES_OF_AN_UPDATE * net.parameters),
-        Part("evaluating", "env steps", lambda: acting_rate(case), played.flop / played.env_steps),
+        Part("evaluating", "env steps", lambda: acting_rate(case), played.flop / played.env_steps, often=False),
     )
     judged = steps // every if every else 0
     return Subject(

@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 from recollect.artifacts.sealed import read_json, write_json
+from recollect.common.cuda_graphs import WARM_UP
 from recollect.settings.errors import UserError
+from recollect.stages import device_speeds
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # benchmarks is no part of the package
@@ -170,6 +172,45 @@ def test_a_call_that_the_host_does_not_wait_for_is_waited_for_when_it_is_long(
     monkeypatch.setattr(case, "wait", waited)
     rate = Case("smoke", "dark_room_10x10", "dt", "cuda", tmp_path, seconds=1.5, warm=1).rate(call, 1)
     assert rate == pytest.approx(1 / 0.101) and clock.calls < 20
+
+
+def test_calls_before_a_function_is_a_graph_are_not_timed_however_long_they_take(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock = SimpleNamespace(now=0.0, calls=0)
+
+    def call() -> None:
+        clock.calls += 1
+        clock.now += {1: 20.0, WARM_UP + 1: 3.0}.get(clock.calls, 0.5 if clock.calls <= WARM_UP else 0.1)
+
+    monkeypatch.setattr(case, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(case, "wait", lambda device: None)
+    timed = Case("smoke", "dark_room_10x10", "dt", "cuda", tmp_path, seconds=1.5, warm=WARM_UP + 1)
+    assert timed.rate(call, 1) == pytest.approx(10)
+
+
+def test_a_part_is_handed_on_before_the_next_one_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped() -> float:
+        raise SystemExit("killed")
+
+    parts = (Part("update", "updates", lambda: 5.0), Part("acting", "env steps", stopped))
+    monkeypatch.setattr(one_line, "subject_of", lambda line, case: Subject(parts, lambda: np.zeros(1), {}))
+    found: list[Any] = []
+    with pytest.raises(SystemExit):
+        one_line.measure("gpt_50", device="cpu", quick=True, seconds=60, hand_on=found.append, only=[AS_SET])
+    assert [(row.part, row.rate) for row in found if isinstance(row, Row)] == [("update", 5.0)]
+
+
+def test_a_run_that_did_not_come_to_its_end_replaces_none_that_did(
+    made: table.Found, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = device_speeds.path_of(made.device)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("whole")
+    monkeypatch.setattr(speeds, "write", lambda found: [path])
+    assert "lines failed or were stopped: made_up" in __main__._written(made)
+    made.rows = [row for row in made.rows if not row.why.startswith("RuntimeError")]
+    assert __main__._written(made) == f"written: {path}"
 
 
 def test_runs_of_one_device_are_one(tmp_path: Path, made: table.Found) -> None:

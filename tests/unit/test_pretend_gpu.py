@@ -6,6 +6,7 @@ import copy
 import gc
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.amago.goal_embedders import TokenGoals
+from recollect.common import cuda_graphs
 from recollect.common.cuda_graphs import beside, captured
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -165,8 +167,9 @@ def test_after_a_capture_that_failed_work_goes_on_where_it_was(
     main, at = Stream(), []
 
     @contextmanager
-    def left_there(*unused: Any, **also: Any) -> Iterator[None]:
+    def left_there(graph: Any, **unused: Any) -> Iterator[None]:
         yield
+        graph.broken = True
         at.append("the stream of the capture")
         raise RuntimeError("operation failed due to a previous error during capture")
 
@@ -176,6 +179,38 @@ def test_after_a_capture_that_failed_work_goes_on_where_it_was(
     with pytest.raises(RuntimeError, match="during capture"):
         captured(lambda: on_gpu(1) + 1)
     assert at == ["the stream of the capture", main] * 2
+
+
+def test_a_function_that_fails_in_a_capture_keeps_no_memory(gpu: PretendGpu) -> None:
+    """A capture that it did not break ends whole, with a pool of memory that is the graph's until it is reset."""
+    x, known = on_gpu(1, 2), len(cuda_graphs._failed)
+    before = gpu.allocated
+
+    def fails() -> None:
+        made.append(weakref.ref(x + 1))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    made: list[Any] = []
+    with pytest.raises(torch.OutOfMemoryError):
+        captured(fails)
+    assert made[0]() is None and gpu.allocated == before and len(cuda_graphs._failed) == known
+    with pytest.raises(RuntimeError, match="not permitted"):
+        captured(lambda: float(x.sum()))
+    assert len(cuda_graphs._failed) == known + 1  # what the allocator points into stays
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_no_garbage_is_collected_in_a_capture(gpu: PretendGpu, collects: bool) -> None:
+    """An old graph that is destroyed in a capture breaks it."""
+    inside: list[bool] = []
+    (gc.enable if collects else gc.disable)()
+    try:
+        captured(lambda: inside.append(gc.isenabled()))
+        with pytest.raises(RuntimeError):
+            captured(lambda: float(on_gpu(1)))
+        assert inside == [False] and gc.isenabled() == collects
+    finally:
+        gc.enable()
 
 
 def test_all_warm_ups_are_on_one_stream(gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,8 @@ class ActingGraph:
             except RuntimeError as error:
                 ActingGraph.works = False
                 log.warning("acting goes on without CUDA graphs, which is slower: %s", error)
-                return self._step(read)
+        if read not in self._graphs:  # behind the error, whose frames hold what the capture made
+            return self._step(read)
         graph, raw_BP = self._graphs[read]
         graph.replay()
         return raw_BP

@@ -1,4 +1,4 @@
-"""How a process computes: its threads, and the kernels of a GPU that it does without."""
+"""How a process computes: its threads, and what of a GPU it does without."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ def use_threads(count: int) -> None:
 
     On a GPU attention is computed without cuDNN, which makes a plan for each new length, in tenths of a second. From version
     2.11 on PyTorch prefers it for bfloat16 on Hopper GPUs, and RA-DT acts with hundreds of lengths. (Read in PyTorch's sources
-    and in reports on version 2.11, not measured here.)
+    and in reports on version 2.11, not measured here.) Convolutions and recurrent layers compute in whole float32, as products of
+    matrices do, where a method does not ask for TF32: a policy acts in its evaluation as it did in training.
     """
     if count:
         os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(count)
     import torch
 
     torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.backends.cudnn.allow_tf32 = False
     if count:
         torch.set_num_threads(count)

@@ -6,9 +6,10 @@ where they are. On a CPU such a function is called as it is, so that both can be
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, Generic, TypeVar, cast
 
@@ -53,16 +54,45 @@ def captured(function: Callable[[], Given], pool: Any = None) -> tuple[torch.cud
         RuntimeError: it does something that a graph cannot hold.
     """
     graph, main = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    pool = torch.cuda.graph_pool_handle() if pool is None else pool
     try:
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        with _nothing_collected(), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             given = function()
     except RuntimeError:
         torch.cuda.set_stream(main)  # PyTorch leaves the stream of the capture in its place
-        _failed.append(graph)
-        _free_generator()
-        torch.cuda.set_stream(main)
+        if _is_whole(graph):  # the function failed, as where memory runs out: what it took is given back
+            graph.reset()
+        else:
+            _failed.append(graph)
+            with suppress(
+                RuntimeError
+            ):  # where PyTorch does so itself; version 2.11 leaves the allocator in the capture
+                torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+            _free_generator()
+            torch.cuda.set_stream(main)
         raise
     return graph, given
+
+
+def _is_whole(graph: torch.cuda.CUDAGraph) -> bool:
+    """Whether its capture came to an end."""
+    try:
+        graph.pool()
+    except RuntimeError:
+        return False
+    return True
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """While inside, Python's garbage stays: an old graph that is destroyed in a capture breaks it."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _free_generator() -> None:

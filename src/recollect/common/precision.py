@@ -22,10 +22,13 @@ def in_bfloat16(precision: Precision, device: torch.device | str) -> bool:
 
 
 def autocast(precision: Precision, device: torch.device | str) -> AbstractContextManager[object]:
-    """While inside, products on this device are computed as `precision` says, also within one that says otherwise."""
+    """While inside, products on this device are computed as `precision` says, also within one that says otherwise.
+
+    Weights are rounded anew at each use: PyTorch's cache of them belongs to all threads, and whichever ends first empties it.
+    """
     kind = torch.device(device).type
     if in_bfloat16(precision, device):
-        return torch.autocast(kind, torch.bfloat16)
+        return torch.autocast(kind, torch.bfloat16, cache_enabled=False)
     if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
     return nullcontext()

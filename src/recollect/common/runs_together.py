@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Generic, TypeVar
 
 from recollect.artifacts.run import Run
 
+log = logging.getLogger(__name__)
 Trainer = TypeVar("Trainer")
 Given = TypeVar("Given")
 
@@ -31,7 +33,8 @@ class RunsTogether(Generic[Trainer]):
             with self.runs[place].going_on():
                 return work()
         except Exception as error:
-            self.failed[place] = error
+            log.debug("run %d fails", place, exc_info=True)
+            self.failed[place] = _without_frames(error)
             self.trainers.pop(place, None)
             return None
 
@@ -39,3 +42,14 @@ class RunsTogether(Generic[Trainer]):
         """The same for several runs, of which `work` takes the places."""
         for place in list(places):
             self.attempt(place, partial(work, place))
+
+
+def _without_frames(error: Exception) -> Exception:
+    """Frames of a traceback hold all that the run had in memory, which the others may need."""
+    told: BaseException | None = error
+    seen = set[int]()
+    while told is not None and id(told) not in seen:
+        seen.add(id(told))
+        told.__traceback__ = None
+        told = told.__cause__ or told.__context__
+    return error

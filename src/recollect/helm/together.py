@@ -12,6 +12,7 @@ Ours; the released code trains a seed at a time.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -100,7 +101,9 @@ class Together(RunsTogether[OnPolicyTrainer]):
         """Rollout by rollout, until a run has ended or failed, as those that are left share a smaller memory."""
         self.each(self._end, [place for place, trainer in self.trainers.items() if trainer.done])
         going = list(self.trainers)
+        gc.collect()  # rings that nobody reads go at once: they are in circles with their graphs, and fill a GPU
         shared = share(self.trainers)
+        gc.collect()  # each member's own, too
         while going and list(self.trainers) == going:
             self.rollout(shared)
             self.steps |= {place: trainer.steps for place, trainer in self.trainers.items()}

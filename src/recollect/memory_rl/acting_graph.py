@@ -88,7 +88,8 @@ class StepGraphs:
             except RuntimeError as error:
                 StepGraphs.works = False
                 log.warning("acting goes on without CUDA graphs, which is slower: %s", error)
-                return function()
+        if key not in self.made:  # behind the error, whose frames hold what the capture made
+            return function()
         graph, given = self.made[key]
         graph.replay()
         return cast("Given", given)

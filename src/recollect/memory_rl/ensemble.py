@@ -13,6 +13,7 @@ On CUDA dropout draws from the device's one generator, so there masks differ fro
 from __future__ import annotations
 
 import copy
+import gc
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -258,10 +259,12 @@ class Together(RunsTogether[OnlineTrainer]):
             while self.trainers:
                 self._update(progress)
             self._show(progress)
+        gc.collect()
 
     def _update(self, progress: Progress) -> None:
         """Make updates until a run has ended or failed, as those that are left are a smaller ensemble."""
         going = list(self.trainers)
+        gc.collect()  # an ensemble is in a circle with its graphs: the last one's memory is free only then
         ensemble = Ensemble(list(self.trainers.values()))
         while list(self.trainers) == going:
             ensemble.update()

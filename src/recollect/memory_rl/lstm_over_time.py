@@ -15,6 +15,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from recollect.common.precision import tf32
 from recollect.memory_rl.lstm_cells import FusedCells, PlainCells
 
 log = logging.getLogger(__name__)
@@ -59,13 +60,14 @@ def works(cells: Cells, device: torch.device, width: int) -> bool:
     w_hidden /= width**0.5
     found = []
     try:
-        for each in (PlainCells, cells):
-            given = [tensor.clone().requires_grad_() for tensor in (gates, w_hidden)]
-            with torch.enable_grad():
-                h: Tensor = each.apply(*given)  # type: ignore[no-untyped-call]
-                found.append([h.detach(), *torch.autograd.grad((h * weight).sum(), given)])
-            with torch.no_grad():
-                found[-1].append(each.apply(gates, w_hidden))  # type: ignore[no-untyped-call]
+        with tf32(False, device):  # plain cells, too, in whole float32
+            for each in (PlainCells, cells):
+                given = [tensor.clone().requires_grad_() for tensor in (gates, w_hidden)]
+                with torch.enable_grad():
+                    h: Tensor = each.apply(*given)  # type: ignore[no-untyped-call]
+                    found.append([h.detach(), *torch.autograd.grad((h * weight).sum(), given)])
+                with torch.no_grad():
+                    found[-1].append(each.apply(gates, w_hidden))  # type: ignore[no-untyped-call]
     except Exception as error:  # a compiler may fail in its own ways
         said = str(error).strip().partition("\n")[0]
         log.warning("%s do not work on this device: %s; LSTMs go on without, slower", cells.__name__, said)

@@ -82,7 +82,9 @@ def losses_of(
     h_BTH = online.actor.encoder(*parts)
     pi_BTA = online.actor.head(h_BTH).softmax(-1)
     log_pi_BTA = pi_BTA.clamp(min=SMALLEST_PROBABILITY).log()
-    alpha = torch.tensor(hp.alpha) if online.log_alpha is None else online.log_alpha.detach().exp()
+    alpha = (
+        torch.full((), hp.alpha, device=pi_BTA.device) if online.log_alpha is None else online.log_alpha.detach().exp()
+    )
     y_BT = batch.reward_BT
     if turn != ACTOR:
         with torch.no_grad():

@@ -59,3 +59,9 @@ def test_a_job_does_without_attention_that_plans_for_each_length() -> None:
     torch.backends.cuda.enable_cudnn_sdp(True)
     use_threads(0)
     assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def test_a_job_computes_in_whole_float32_where_nobody_asks_for_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # PyTorch's own default
+    use_threads(0)
+    assert not torch.backends.cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "highest"

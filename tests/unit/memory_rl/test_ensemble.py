@@ -17,7 +17,7 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs, facts_of
 from recollect.common.rollout import Episodes, play_episodes
 from recollect.common.sequence_models import RecurrentSequence
-from recollect.memory_rl import dqn, sacd, td3
+from recollect.memory_rl import dqn, lstm_over_time, sacd, stacked, td3
 from recollect.memory_rl.ensemble import Ensemble, stacked_learner
 from recollect.memory_rl.learner import Learner
 from recollect.memory_rl.off_policy import OnlineTrainer
@@ -233,6 +233,26 @@ def test_on_a_gpu_the_graph_makes_the_updates_of_each_run_alone(kind: str) -> No
             trainer._update()
     assert ensemble.compute.graph is not None
     assert max(difference(*pair) for pair in zip(together, alone, strict=True)) < 1e-4
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_captured_ensemble_has_the_losses_of_cudnn_with_the_kernels_of_many_lstms(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    maze = {"world": "tmaze", "options": {"variant": "passive", "length": 40}}
+    ensembles = []
+    for few in (5, 0):  # of cuDNN, of the kernels
+        monkeypatch.setattr(stacked, "FEW_LSTMS", few)
+        ensembles.append(Ensemble(begun("lstm", device="cuda", world=maze)))
+        for _ in range(8):
+            ensembles[-1].update()
+        assert ensembles[-1].compute.graph is not None
+    kernels = lstm_over_time._kernel_cells(16)
+    assert kernels is not None and lstm_over_time.fastest(torch.device("cuda"), 16) is kernels
+    for name, total_S in ensembles[0].sums.items():
+        torch.testing.assert_close(ensembles[1].sums[name], total_S, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -173,8 +173,8 @@ def preprocessed(images_NCHW: Tensor, size: int, fit: Literal["crop", "squash"])
         images_NCHW = F.interpolate(images_NCHW, target, mode="bicubic", align_corners=False)
     top, left = (round((side - size) / 2) for side in target)
     images_NCHW = images_NCHW[:, :, top : top + size, left : left + size]
-    mean, std = (images_NCHW.new_tensor(numbers)[:, None, None] for numbers in (MEAN, STD))
-    return (images_NCHW - mean) / std
+    # Numbers of the host, colour by colour: a tensor of them would be sent at each call, and waited for.
+    return torch.stack([(images_NCHW[:, n] - MEAN[n]) / STD[n] for n in range(len(MEAN))], 1)
 
 
 def provide(settings: helm_settings.VisionLanguageModelSettings, folder: Path) -> None:
