@@ -125,16 +125,12 @@ def test_a_training_step_of_radt_waits_for_its_exact_search_alone(tmp_path: Path
     }  # whether it ended in a tie, and what was tied
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "changes", "waits"),
     [
         ("ad", {"network.padding": "attended", "acting_dropout": "true"}, ["select_actions"]),
-        pytest.param(
-            "radt",
-            {"network.padding": "counted", "retrieve_every": 1},
-            ["retrieve", "select_actions"],
-            marks=pytest.mark.slow,
-        ),
+        ("radt", {"network.padding": "counted", "retrieve_every": 1}, ["retrieve", "select_actions"]),
     ],
 )
 def test_a_step_of_acting_waits_for_what_is_read_and_for_actions(
@@ -274,6 +270,7 @@ def test_bytes_are_counted_of_known_lines_and_written_of_all(
     assert why in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_bytes_of_a_whole_batch_are_those_carried_over_from_few_rows() -> None:
     line = LINES["gpt_50"]
     one, three = (memory.peak(line, {"batch_size": rows}) for rows in memory.FEW)

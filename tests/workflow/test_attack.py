@@ -32,6 +32,7 @@ def test_the_campaign_is_as_large_as_it_must_be(tmp_path: Path) -> None:
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.slow
 def test_a_handful_of_trials_hold(capsys: pytest.CaptureFixture[str]) -> None:
     assert __main__.main(["bad_input", "--only", "/dqn_gpt", "--workers", "1"]) == 0
     said = capsys.readouterr().out

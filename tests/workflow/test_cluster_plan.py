@@ -79,6 +79,7 @@ def test_seeds_that_share_a_job_ask_for_no_more_than_one_of_them_would(paper: li
     assert all("gpu=1" in block for block in runs)
 
 
+@pytest.mark.slow
 def test_seeds_that_share_a_job_are_made_by_it(finished: Any) -> None:
     folder = "results/paper/runs/tmaze_passive_50/dqn_lstm"
     finished.ran()
@@ -121,6 +122,7 @@ def test_every_seed_may_be_a_job_of_its_own(untouched: Any) -> None:
     assert submissions(apart)["run"] == trained > submissions(together)["run"]
 
 
+@pytest.mark.slow
 def test_what_a_cluster_knows_is_asked_for_by_each_kind_of_job(finished: Any) -> None:
     """The lines marked HERE, as they stand there: each job, and each group of jobs, names one partition."""
     path = finished.folder / "config/config.yaml"

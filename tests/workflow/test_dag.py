@@ -202,6 +202,7 @@ def test_an_inspection_page_is_a_target_of_its_own(untouched: Any) -> None:
     assert planned == [f"inspect {ROOM} radt 1", f"page {ROOM} radt 1"]
 
 
+@pytest.mark.slow
 def test_the_default_target_is_named_all_and_follows_the_scale(untouched: Any) -> None:
     smoke = untouched.planned("--config", "scale=smoke")
     assert smoke == untouched.planned("smoke") != []
@@ -213,6 +214,7 @@ def test_a_scale_that_is_sized_for_one_figure_draws_that_alone(untouched: Any) -
     assert of(planned, "figure .*") == ["figure radt_dark_room_10x10"] and not of(planned, ".*tmaze.*")
 
 
+@pytest.mark.slow
 def test_gpus_are_asked_for_at_paper_scale_only(untouched: Any) -> None:
     target = ["--", "results/paper/figures/radt_dark_room_10x10.pdf"]
     paper = untouched.snakemake("--dry-run", "--config", "seeds_together=1", *target)
@@ -227,6 +229,7 @@ def test_gpus_are_asked_for_at_paper_scale_only(untouched: Any) -> None:
     assert set(re.findall(r"gpu=(\d)", smoke)) == {"0"}
 
 
+@pytest.mark.slow
 def test_the_cluster_profile_plans_the_same_jobs(untouched: Any) -> None:
     assert untouched.planned("--profile", "cluster", "smoke") == untouched.planned("smoke")
 
@@ -251,6 +254,7 @@ def test_lint_and_formatter_find_nothing(untouched: Any) -> None:
     untouched.run("snakefmt", "--check", "Snakefile", "rules")
 
 
+@pytest.mark.slow
 def test_the_report_is_made_of_the_selected_figures_and_again_when_one_changed(finished: Any) -> None:
     chosen = ("--config", "figures=[radt_dark_room_10x10,radt_grid_worlds]", "--", "report")
     finished.snakemake("--cores", "1", *chosen)
@@ -296,6 +300,7 @@ def test_the_lock_of_a_killed_snakemake_is_no_hindrance(finished: Any) -> None:
     assert finished.ran() == [FIGURE]
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_living_snakemake_or_of_another_host_holds(finished: Any) -> None:
     lock = leave_a_lock(finished.folder, platform.node())
     with (finished.folder / ".snakemake/recollect-alive").open() as alive:

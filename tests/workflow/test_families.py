@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 CONDA = """#!/bin/sh
 case "$*" in
     *info*) echo '{"conda_prefix": "/nowhere", "platform": "linux-64"}' ;;
@@ -29,6 +31,7 @@ def environments(workflow: Any, *targets: str) -> set[str]:
     return set(re.findall(r"^envs/(\w+)\.yaml", said, re.MULTILINE))
 
 
+@pytest.mark.slow
 def test_jobs_get_the_packages_of_their_environments_family(
     real_workflow: Callable[[str], Any], tmp_path: Path
 ) -> None:

@@ -180,6 +180,7 @@ def test_a_forked_figure_is_the_same_picture(workdir: Path, warm: dict[str, str]
     assert drawn[0] == drawn[1]
 
 
+@pytest.mark.slow
 def test_jobs_beneath_warm_fork_and_nothing_of_it_stays(smoke_workdir: Path, tmp_path: Path) -> None:
     command = beneath_warm([*CALLER, "train", *RUN])
     # The socket's folder, which stands in the command line of the process that forks; with a name longer than sockets'.
@@ -276,6 +277,7 @@ def test_a_killed_job_is_no_success(smoke_workdir: Path, warm: dict[str, str]) -
     assert caller.wait(30) == 128 + signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_without_the_process_that_forks_a_command_starts_on_its_own(smoke_workdir: Path, tmp_path: Path) -> None:
     env = {**os.environ, "OMP_NUM_THREADS": "1", forks.ADDRESS: str(tmp_path / "nobody")}
     done = subprocess.run([*CALLER, "train", *RUN], cwd=smoke_workdir, env=env, capture_output=True, text=True)

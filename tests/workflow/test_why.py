@@ -107,12 +107,14 @@ def test_a_profile_that_groups_jobs_hides_none_of_them(other_context: tuple[Any,
     assert under.stdout == said and f"{TRAIN} ad" in said
 
 
+@pytest.mark.slow
 def test_a_changed_loss_is_named_by_its_module(other_loss: tuple[Any, str]) -> None:
     _, said = other_loss
     assert f"{TRAIN} ad" in said and "code changed: radt.ad\n" in said
     assert "settings changed" not in said and f"{TRAIN} radt" not in said
 
 
+@pytest.mark.slow
 def test_without_the_list_of_modules_it_says_that_it_does_not_know(other_loss: tuple[Any, str]) -> None:
     workflow, _ = other_loss
     snapshots = workflow.folder / ".snakemake/recollect-code"
@@ -132,6 +134,7 @@ def test_missing_is_told_from_never_made(sealed: Any) -> None:
     assert f"{TRAIN} dt (seed 77): never made" in why(sealed, FIGURE)
 
 
+@pytest.mark.slow
 def test_corruption_that_snakemake_does_not_see_is_named(sealed: Any) -> None:
     scores = sealed.folder / f"results/demo/runs/{ROOM}/dt/seed_0/policy.safetensors"
     content = scores.read_bytes()

@@ -106,6 +106,7 @@ class KillingRun(Run):
         return super().due(step, every)
 
 
+@pytest.mark.slow
 def test_where_a_device_dies_the_run_ends_within_seconds_and_goes_on_to_the_bit(
     tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:

@@ -103,6 +103,7 @@ def test_two_processes_learn_from_protected_data_before_they_collect(tmp_path: P
 # ---- several collectors
 
 
+@pytest.mark.slow
 def test_several_collectors_share_the_actors_and_write_one_numbered_buffer(tmp_path: Path) -> None:
     run = run_in(tmp_path)
     settings = settings_of(processes=4, epochs=3, steps_per_epoch=24, evaluate_every=100)
@@ -290,6 +291,7 @@ def files_in(folder: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked up in /proc")
 def test_the_collector_of_a_killed_learner_keeps_the_lock_and_writes_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

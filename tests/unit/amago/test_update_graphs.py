@@ -104,6 +104,7 @@ def test_dropout_is_what_it_is_without_graphs(
     assert found[0] != updated(agent_of(), gpu)[0]
 
 
+@pytest.mark.slow
 def test_each_shape_of_batches_is_a_graph_up_to_a_bound_and_others_are_updates_all_the_same(
     gpu: PretendGpu, replays: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ def command(seed: str) -> list[str]:
     return [sys.executable, "-m", "recollect.cli", "train", *run, "--threads", "1"]
 
 
+@pytest.mark.slow
 def test_packed_seeds_have_the_bytes_of_separate_ones(
     workdir: Path, tmp_path_factory: pytest.TempPathFactory, run_recollect: Callable[..., Any]
 ) -> None:

@@ -274,6 +274,7 @@ def test_a_job_writes_down_what_it_took_when_it_ends_well(made: Path) -> None:
     assert records.records("smoke") == []
 
 
+@pytest.mark.slow
 def test_to_try_a_run_out_leaves_what_it_has_kept_as_it_is(workdir: Path) -> None:
     """AMAGO clears the buffer and the policies of whatever it begins anew: so a trial must not begin in a run's folder."""
     run = ("smoke", "amago_tmaze_5", "amago_ff.keep_every=1")

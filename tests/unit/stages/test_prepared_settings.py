@@ -54,6 +54,7 @@ def one_figure(fresh: Path) -> Path:
     return fresh
 
 
+@pytest.mark.slow
 def test_all_figures_are_planned_without_torch(fresh: Path) -> None:
     gone = {"smoke", "middle", "middle_cpu", "paper_cpu"}  # the other scales are enough
     for scale in gone:
