@@ -158,7 +158,8 @@ def stopped_with_two(plan: Plan, name: str, draws: random.Random, folder: Path) 
         process.send_signal(signal.SIGKILL)
         process.wait(PATIENCE)
         found = sealed(place)
-        if process.returncode == -signal.SIGKILL and len(found) >= 2:
+        # What has written its results already is over, though its process was still there, and reads no checkpoint again.
+        if process.returncode == -signal.SIGKILL and len(found) >= 2 and not written(folder, job):
             return found
         later /= 2
         for path in [*written(folder, job), *place.rglob("*")]:
