@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -177,6 +178,8 @@ def test_the_tutorials_figure_needs_five_new_runs_and_shares_ten(workdir: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize(("scale", "figures", "pages"), [("demo", "demo_all", 1), ("paper", "all", 2)])
 def test_the_tables_of_costs_are_the_forecast_of_today(scale: str, figures: str, pages: int, tmp_path: Path) -> None:
+    if any(importlib.util.find_spec(name) for name in ("metaworld", "miniworld", "pybullet")):
+        pytest.skip("with packages of more worlds a forecast knows more of them than in a fresh clone")
     held = [DOCS / name for name in ("costs.md", "scale.md")[:pages]]
     today = [Path(shutil.copy(page, tmp_path)) for page in held]
     words = ["forecast", "--scale", scale, figures, *(word for page in today for word in ("--write", str(page)))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from recollect.common import work
-from recollect.common.work import FLOAT, LEARNING, UPDATE, Net, Work, dense, shape_met, transformer
+from recollect.common.work import FLOAT, LEARNING, UPDATE, Net, Work, dense, number_bytes, shape_met, transformer
 from recollect.settings.schema import Settings
 
 
@@ -24,7 +24,8 @@ def trained(settings: Settings) -> Work:
     net = network(settings, window)
     updates, steps = hp.epochs * hp.updates_per_epoch, hp.epochs * hp.actors * hp.steps_per_epoch
     flop = updates * hp.batch_size * window * net.flop * (LEARNING + 1) + steps * net.flop
-    stored = hp.buffer * hp.save_length_of(horizon) * (observation * FLOAT + 16)
+    kept = min(hp.buffer * hp.save_length_of(horizon), steps)
+    stored = kept * (observation * number_bytes(settings) + 16)
     passes = updates * UPDATE + hp.epochs * hp.steps_per_epoch
     saved = work.checkpoints(net.parameters) + stored
     return Work(flop, passes, steps, 3 * FLOAT * net.parameters, steps, saved)  # with the policies `best` and `latest`

@@ -70,7 +70,8 @@ def shape_of(scale: str, env: str) -> Shape:
         facts = facts_of(environment)
     except UserError:
         horizon = int(environment.options.get("horizon") or known or EPISODE)
-        return Shape(min(horizon, known or horizon), 64, 0)
+        size, pixels = (int(known_of(table, env, default)) for table, default in (("observations", 64), ("pixels", 0)))
+        return Shape(min(horizon, known or horizon), size, pixels)
     image = facts.image_shape
     horizon = min(facts.horizon, known or facts.horizon)
     return Shape(horizon, facts.observation_size, prod(sorted(image)[1:]) if image else 0)
@@ -78,6 +79,17 @@ def shape_of(scale: str, env: str) -> Shape:
 
 def shape_met(settings: Settings) -> Shape:
     return shape_of(settings.scale, settings.environment.name)
+
+
+def number_bytes(settings: Settings) -> int:
+    """Bytes of a number of an observation, as the world gives it: images, and whole numbers up to 255, are one each."""
+    try:
+        facts = facts_of(settings.environment)
+    except UserError:
+        small = shape_met(settings).pixels > 0
+        return int(known_of("bytes", settings.environment.name, 1 if small else FLOAT))
+    whole = facts.observation_values
+    return 1 if facts.image_shape or (whole and max(whole) <= 256) else FLOAT
 
 
 @remembered

@@ -19,6 +19,11 @@ Source: specification 1.6 of Memory-RL.
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -140,16 +145,35 @@ class Motor(NamedTuple):
     strength: float
 
 
+@contextmanager
+def _nothing_said() -> Iterator[None]:
+    """PyBullet prints a line at its import and at each connection, into a forecast or a plan that a program reads."""
+    library = ctypes.CDLL(None)
+    sys.stdout.flush()
+    library.fflush(None)
+    kept = os.dup(1)
+    try:
+        with open(os.devnull, "w") as nothing:
+            os.dup2(nothing.fileno(), 1)
+        yield
+    finally:
+        library.fflush(None)  # C keeps it until then
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
 class Simulator:
     """One robot; see `simulated.SimulatedWorld`. What it calls solved is that the robot has fallen."""
 
     def __init__(self, robot: Robot, observation: str) -> None:
-        self.bullet = needed("pybullet", "partial_bullet", family="pybullet")
+        with _nothing_said():
+            self.bullet = needed("pybullet", "partial_bullet", family="pybullet")
         client = needed("pybullet_utils.bullet_client", "partial_bullet", family="pybullet")
         self.data = Path(needed("pybullet_data", "partial_bullet", family="pybullet").getDataPath())
         self.robot = robot
         self.seen = robot.seen(observation)
-        self.inner = client.BulletClient(connection_mode=self.bullet.DIRECT)  # disconnects when it is dropped
+        with _nothing_said():
+            self.inner = client.BulletClient(connection_mode=self.bullet.DIRECT)  # disconnects when it is dropped
 
     def begin(self, word: int) -> None:
         self._load()

@@ -105,6 +105,9 @@ class Speeds(Frozen):
     new_frames: dict[str, float]
     episode_steps: dict[str, int]
     horizons: dict[str, int]
+    observations: dict[str, int]
+    pixels: dict[str, int]
+    bytes: dict[str, int]
 
 
 def machines() -> dict[str, Machine]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from importlib.util import find_spec
 from types import ModuleType, SimpleNamespace
@@ -211,3 +212,15 @@ def test_it_is_pybullets_own_environment_to_the_bit(robot: str, name: str, monke
 
 def test_the_module_is_a_world() -> None:
     assert WORLD in registry.world_names() and registry.world_class(WORLD) is partial_bullet.PartialBullet
+
+
+@needs_bullet
+def test_the_simulator_prints_nothing_into_what_others_read() -> None:
+    program = """
+from recollect.environments.partial_bullet import ROBOTS, Simulator
+print("before")
+simulator = Simulator(ROBOTS["hopper"], "positions")
+print("after")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == "before\nafter\n"

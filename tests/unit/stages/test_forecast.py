@@ -14,11 +14,13 @@ from typer.testing import CliRunner
 
 from recollect.artifacts.sealed import write_json
 from recollect.cli import app
+from recollect.common import work
 from recollect.common.work import Work
 from recollect.helm import work as of_helm
 from recollect.helm.language_history import EVALUATION_BYTES
 from recollect.helm.ppo_lstm import pieces
 from recollect.settings.errors import UserError
+from recollect.settings.resolve import resolve
 from recollect.stages import paths, records, try_out
 from recollect.stages.cost_table import cost_table
 from recollect.stages.forecast import forecast, measurements, memory_of_largest, said_time
@@ -133,6 +135,31 @@ def test_a_page_gets_the_tables_that_it_has_marks_for(made: Path) -> None:
     with pytest.raises(UserError, match="no place for this forecast"):
         CliRunner().invoke(app, asked, catch_exceptions=False)
     assert page.read_text() == "no marks"
+
+
+def test_worlds_that_are_not_here_have_observations_of_their_size(
+    in_the_repository: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Buffers of images are hundreds of gigabytes; a guess of 64 numbers said nine."""
+
+    def absent(*unused: object) -> None:
+        raise UserError("not installed", where="here", do="install it")
+
+    monkeypatch.setattr(work, "facts_of", absent)
+    shape_of = work.shape_of.__wrapped__
+    found = {
+        env: shape_of("paper", env)[1:] for env in ("amago_crafter", "amago_retro", "amago_popgym_ConcentrationHard")
+    }
+    assert found == {
+        "amago_crafter": (9247, 0),
+        "amago_retro": (24192, 8064),
+        "amago_popgym_ConcentrationHard": (728, 0),
+    }
+    settings = [
+        resolve("paper", env, "amago_transformer", 0)
+        for env in ("amago_crafter", "amago_retro", "amago_popgym_RepeatFirstEasy")
+    ]
+    assert [work.number_bytes(each) for each in settings] == [1, 1, 4]
 
 
 def test_where_a_machine_sees_images_again_only_learning_from_them_takes_less_time(workdir: Path) -> None:
