@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -48,10 +49,13 @@ class SimulatedOptions(WorldOptions):
 
 def needed(module: str, world: str, *, family: str = "control") -> Any:
     """A module of a package that only the environment `family` has; a UserError says where it is not installed."""
+    handlers = list(logging.root.handlers)
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise not_installed((error.name or module).partition(".")[0], world, family) from error
+    finally:
+        logging.root.handlers[:] = handlers  # dm_control adds one: all that Snakemake says would be said twice
 
 
 def not_installed(package: str, world: str, family: str) -> UserError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,7 @@ from gymnasium.vector import AutoresetMode
 
 from recollect.environments import dm_control, meta_world, registry
 from recollect.environments.base import World
+from recollect.environments.simulated import needed
 from recollect.settings.errors import UserError
 from recollect.sources import published_files, source_policies
 
@@ -307,3 +309,14 @@ def test_published_files_of_a_simulated_world_are_read_and_refused_where_they_sh
         arrays = published_files.generate("dm_control", FAKED, tasks, settings, seed=0)
         assert arrays["action"].shape == (54, 6) and arrays["observation"].shape == (54, 204)
         np.testing.assert_array_equal(arrays["action"][36:], actions[:, 0])
+
+
+def test_a_package_that_logs_at_its_import_adds_nothing_to_what_a_program_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As dm_control does. Snakemake's lines would come twice, once in the format of the new handler."""
+    (tmp_path / "loud_package.py").write_text("import logging\nlogging.info('here I am')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(logging.root, "handlers", [])
+    needed("loud_package", "loud")
+    assert logging.root.handlers == []
