@@ -69,12 +69,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print("Forecasts read runs of all lines in all ways: nothing was written. See `--json` and `--of`.")
         else:
             print(_written(found))
-    return int(any(row.why and not row.why.startswith("no such setting") for row in found.rows))
+    return int(bool(_missing(found)))
+
+
+def _missing(found: table.Found) -> list[str]:
+    """The lines that failed or were stopped; a way that a line has no setting for is none."""
+    return sorted({row.line for row in found.rows if row.why and not row.why.startswith("no such setting")})
 
 
 def _written(found: table.Found) -> str:
     """What was written. What an earlier run knows is not given up for one that did not come to its end."""
-    missing = sorted({row.line for row in found.rows if row.why and not row.why.startswith("no such setting")})
+    missing = _missing(found)
     path = device_speeds.path_of(found.device)
     if missing and path.is_file():
         how = "`--json FILE`, then the same with the names of these lines, then `--of` both files"

@@ -64,9 +64,8 @@ def captured(function: Callable[[], Given], pool: Any = None) -> tuple[torch.cud
             graph.reset()
         else:
             _failed.append(graph)
-            with suppress(
-                RuntimeError
-            ):  # where PyTorch does so itself; version 2.11 leaves the allocator in the capture
+            # PyTorch 2.11 leaves the allocator in the capture; this fails where another version has ended it.
+            with suppress(RuntimeError):
                 torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
             _free_generator()
             torch.cuda.set_stream(main)

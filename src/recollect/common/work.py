@@ -83,11 +83,15 @@ def shape_met(settings: Settings) -> Shape:
 
 def number_bytes(settings: Settings) -> int:
     """Bytes of a number of an observation, as the world gives it: images, and whole numbers up to 255, are one each."""
+    return _number_bytes(settings.scale, settings.environment.name)
+
+
+@remembered
+def _number_bytes(scale: str, env: str) -> int:
     try:
-        facts = facts_of(settings.environment)
+        facts = facts_of(environment_settings(scale, env))
     except UserError:
-        small = shape_met(settings).pixels > 0
-        return int(known_of("bytes", settings.environment.name, 1 if small else FLOAT))
+        return int(known_of("bytes", env, 1 if shape_of(scale, env).pixels else FLOAT))
     whole = facts.observation_values
     return 1 if facts.image_shape or (whole and max(whole) <= 256) else FLOAT
 
