@@ -17,12 +17,15 @@ import pytest
 from recollect.artifacts.sealed import read_json, write_json
 from recollect.common.cuda_graphs import WARM_UP
 from recollect.settings.errors import UserError
-from recollect.stages import device_speeds
+from recollect.stages import device_speeds, machines
+from recollect.stages.between_marks import between
+from recollect.stages.stage import Job
+from recollect.stages.workload import work_of
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # benchmarks is no part of the package
 
-from benchmarks.gpu import __main__, case, lines, one_line, speeds, supervised, table  # noqa: E402
+from benchmarks.gpu import __main__, case, lines, one_line, rule, speeds, supervised, table  # noqa: E402
 from benchmarks.gpu.case import Case, NoSuchSetting, Part, Subject  # noqa: E402
 from benchmarks.gpu.lines import AS_SET, COLUMNS, LINES, Line, Variant  # noqa: E402
 from benchmarks.gpu.one_line import Row  # noqa: E402
@@ -237,6 +240,30 @@ def test_a_whole_job_is_the_sum_of_its_parts_as_the_settings_stand(made: table.F
     assert (job.stage, job.env, job.method, job.seconds) == ("train", "dark_room_10x10", "dt", 50.0)
     made.rows = [row for row in made.rows if row.variant != AS_SET]
     assert speeds.speeds_of(made).jobs == ()
+
+
+def test_each_timed_job_is_reckoned_from_the_others_of_its_kind_and_not_from_itself(workdir: Path) -> None:
+    """All are as fast as the rule says, but for one, which is off and puts off the job that it is nearest to."""
+    machine = machines.machines()["cuda"]
+    jobs = [Job("train", "paper", f"tmaze_passive_{steps}", "dqn_gpt") for steps in (50, 250, 1500)]
+    jobs.append(Job("train", "paper", "amago_tmaze_50", "amago_ff"))  # the only one of its kind
+    timed = [device_speeds.timed_job(job, machine.works(job, work_of(job), 10), 10) for job in jobs[:3]]
+    timed.append(device_speeds.timed_job(jobs[3], 60.0))
+    timed[0] = timed[0].model_copy(update={"seconds": timed[0].seconds * 3})
+    found = device_speeds.DeviceSpeeds(device="Made-up", commit="a", date="b", torch="2", peaks={}, jobs=timed)
+    rows = rule.rows_of(found)
+    assert [row.job.env for row in rows] == ["tmaze_passive_50", "tmaze_passive_250", "tmaze_passive_1500"]
+    assert [row.ratio for row in rows] == pytest.approx([1 / 3, 3.0, 1.0])
+    assert rows[1].timed == pytest.approx(10 * timed[1].seconds)
+    assert "are right to a factor of 1.5" in rule.markdown([found])
+    old = found.model_copy(update={"jobs": tuple(one.model_copy(update={"settings": "other"}) for one in timed)})
+    assert rule.rows_of(old) == [], "these settings are not today's"
+    assert "no two jobs of a kind were timed" in rule.markdown([old])
+
+
+def test_the_page_says_how_near_the_rule_is_today() -> None:
+    found = [device_speeds.read(path) for path in device_speeds.known().values()]
+    assert between(rule.PAGE.read_text(encoding="utf-8"), rule.MARKS, rule.PAGE) == rule.markdown(found)
 
 
 def test_the_table_of_all_lines_is_one_screen() -> None:

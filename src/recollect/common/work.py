@@ -35,7 +35,7 @@ class Work(NamedTuple):
     disk: float = 0.0  # bytes that it leaves behind
     own_steps: float = 0.0  # what the run itself counts, in which it logs; 0: unknown
     scratch: float = 0.0  # bytes that go when it has ended: checkpoints, and what a run keeps beside them
-    captured: float = 0.0  # of the passes, those that on a GPU are CUDA graphs where seeds are trained as one network,
+    captured: float = 0.0  # of the passes, those that are CUDA graphs where large runs are trained on a GPU,
     kernels: float = 0.0  # and how many kernels these graphs have
 
     def __add__(self, other: Work) -> Work:  # type: ignore[override]
@@ -94,6 +94,21 @@ def _number_bytes(scale: str, env: str) -> int:
         return int(known_of("bytes", env, 1 if shape_of(scale, env).pixels else FLOAT))
     whole = facts.observation_values
     return 1 if facts.image_shape or (whole and max(whole) <= 256) else FLOAT
+
+
+def has_choices(settings: Settings) -> bool:
+    """Whether an action is one of a number of choices; of worlds whose packages are not here config/speeds.yaml says it."""
+    listed = read_yaml(config_folder() / "speeds.yaml").get("not_discrete") or ()
+    name = settings.environment.name
+    return not any(name.startswith(start) for start in listed) and not _action_size(settings.scale, name)
+
+
+@remembered
+def _action_size(scale: str, env: str) -> int:
+    try:
+        return facts_of(environment_settings(scale, env)).action_size
+    except UserError:
+        return 0
 
 
 @remembered

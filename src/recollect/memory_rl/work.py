@@ -6,6 +6,7 @@ from typing import Any
 
 from recollect.common import work
 from recollect.common.work import FLOAT, LEARNING, UPDATE, Net, Work, dense, shape_met, transformer
+from recollect.settings.layers import scale_settings
 from recollect.settings.schema import Settings
 
 GATES = {"lstm": 8, "gru": 6, "rnn": 2, "ff": 0}  # matrices of width x width in one layer
@@ -57,6 +58,8 @@ def trained(settings: Settings) -> Work:
     stored = min(max(hp.replay_transitions, hp.replay_episodes * horizon), episodes * horizon)
     saved = work.checkpoints(net.parameters, stored * (observation + 3))
     own = Work(flop, passes, acted, FLOAT * net.parameters, episodes * horizon, saved)
+    if settings.method.name not in scale_settings(settings.scale).ensembles:
+        return own
     return own._replace(captured=updates * UPDATE, kernels=updates * kernels(settings, window))
 
 

@@ -17,7 +17,6 @@ from recollect.settings.loading import config_folder, read_yaml, validated
 from recollect.settings.resolve import environment_mapping
 from recollect.settings.schema import Frozen
 from recollect.stages.stage import Job, is_ensemble, is_large
-from recollect.stages.workload import work_of
 
 
 class Machine(Frozen):
@@ -30,8 +29,7 @@ class Machine(Frozen):
     kernel: float | None = Field(
         None,
         ge=0,
-        description="Seconds of a kernel in the CUDA graph that updates an ensemble of seeds; null: large runs are trained "
-        "one by one here.",
+        description="Seconds of a kernel in a CUDA graph; null: there are none, and large runs are trained one by one here.",
     )
     step: float | None = Field(
         None, ge=0, description="Seconds of a step of acting of such an ensemble, a CUDA graph, too; null: as a pass."
@@ -56,13 +54,6 @@ class Machine(Frozen):
         joint = job.stage == "train" and is_large(job.scale) and is_ensemble(job.scale, job.method)
         return seeds if joint and self.kernel is not None else 1
 
-    def is_graphed(self, job: Job) -> bool:
-        """Whether seeds that are trained together are one network, whose updates and steps are CUDA graphs.
-
-        HELM's are not: they share the steps of their language model alone, and what that saves on a GPU was not timed.
-        """
-        return self.as_one(job, 2) > 1 and work_of(job).captured > 0
-
     def takes(self, job: Job, work: Work, seeds: int = 1) -> float:
         """Seconds of a job by the rule, from the start of its process; see `works`."""
         shared = self.as_one(job, seeds) if any(work) else 1
@@ -81,16 +72,24 @@ class Machine(Frozen):
             return self.seconds.get(f"{job.stage} {job.env}", self.seconds.get(job.stage, 0.0))
         world = environment_mapping(job.scale, job.env)["world"] if work.env_steps else ""
         each = self.worlds.get(world, self.world)
-        once = work.passes * self.pass_
-        if self.is_graphed(job) and self.kernel is not None:
-            step = self.pass_ if self.step is None else self.step
-            once = ((work.passes - work.captured) * step + work.kernels * self.kernel) / seeds
-        seconds = once + work.flop / self.flop + work.env_steps * each
+        seconds = self._once(job, work, seeds) + work.flop / self.flop + work.env_steps * each
         again = (factor for start, factor in self.seen_again.items() if job.env.startswith(start))
         if job.stage == "train":
             seconds *= next(again, 1.0)
             seconds *= self.together if is_ensemble(job.scale, job.method) and not is_large(job.scale) else 1.0
         return seconds
+
+    def _once(self, job: Job, work: Work, seeds: int) -> float:
+        """Seconds of passes; of those that are CUDA graphs, of their kernels.
+
+        What seeds have once, where they are one network, is divided among them. HELM's are none: they share the steps of their
+        language model alone, and what that saves on a GPU was not timed.
+        """
+        if self.kernel is None or not work.captured or job.stage != "train" or not is_large(job.scale):
+            return work.passes * self.pass_
+        is_network = is_ensemble(job.scale, job.method)
+        step = self.step if self.step is not None and is_network else self.pass_
+        return ((work.passes - work.captured) * step + work.kernels * self.kernel) / (seeds if is_network else 1)
 
 
 class Speeds(Frozen):
@@ -108,6 +107,7 @@ class Speeds(Frozen):
     observations: dict[str, int]
     pixels: dict[str, int]
     bytes: dict[str, int]
+    not_discrete: tuple[str, ...]
 
 
 def machines() -> dict[str, Machine]:

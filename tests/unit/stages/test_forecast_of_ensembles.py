@@ -95,7 +95,7 @@ def test_an_ensemble_starts_once_and_launches_once_and_each_seed_has_its_own_ari
     alone, each = 10 + 100 + 50 + 2, (10 + 10 + 30) / 4 + 50 + 2
     for stage, scale, method, seconds in (
         ("train", "paper", METHOD, each),
-        ("train", "paper", "sac_gpt", alone),  # its seeds are no network together
+        ("train", "paper", "sac_gpt", 10 + 10 + 30 + 50 + 2),  # its seeds are no network together
         ("evaluate", "paper", METHOD, alone),
         ("train", "demo", METHOD, alone),
     ):
@@ -105,6 +105,33 @@ def test_an_ensemble_starts_once_and_launches_once_and_each_seed_has_its_own_ari
     assert quick.takes(TRAIN, work, seeds=4) == pytest.approx((10 + 5 + 30) / 4 + 50 + 2)
     one_by_one = Machine(**{**CUDA, "flop": 10, "world": 0.1, "kernel": None})
     assert one_by_one.takes(TRAIN, work, seeds=4) == pytest.approx(alone)
+
+
+def test_only_what_runs_as_a_graph_is_reckoned_as_one(workdir: Path) -> None:
+    """AMAGO's updates with choices of actions, and its steps of acting with a Transformer; DQN's where seeds are a network."""
+
+    def captured(env: str, method: str, scale: str = "paper") -> tuple[bool, bool]:
+        work = work_of(Job("train", scale, env, method))
+        assert (work.captured > 0) == (work.kernels > 0)
+        return work.captured == work.passes, work.captured > 0
+
+    assert captured("amago_tmaze_50", "amago_transformer") == (True, True)
+    assert captured("amago_tmaze_50", "amago_gru") == (False, True)
+    acts = work_of(Job("train", "paper", "amago_meta_world_reach", "amago_transformer"))  # its actions are continuous
+    assert 0 < acts.captured < acts.passes / 2 and acts.kernels == 100 * acts.captured
+    assert captured("amago_meta_world_reach", "amago_gru") == (False, False)
+    assert captured("amago_tmaze_50", "amago_transformer.cuda_graphs=false") == (False, False)
+    assert captured(MAZE, METHOD) == (False, True)
+    assert captured(MAZE, METHOD, "paper_cpu") == (False, False)
+
+
+def test_a_grus_kernels_grow_with_its_windows_and_an_agent_without_memory_has_none_to_grow(workdir: Path) -> None:
+    short, long = (
+        {name: work_of(Job("train", "paper", f"amago_tmaze_{steps}", f"amago_{name}")) for name in ("gru", "ff")}
+        for steps in (50, 500)
+    )
+    assert long["gru"].kernels > 2 * short["gru"].kernels
+    assert long["ff"].kernels == short["ff"].kernels
 
 
 def test_the_shares_of_an_ensembles_seeds_add_up_to_its_job(made: Path) -> None:
