@@ -321,6 +321,7 @@ def test_a_lock_that_was_made_after_one_of_this_host_with_its_name_holds(finishe
     assert lock.exists() and finished.ran() == []
 
 
+@pytest.mark.slow
 def test_a_real_snakemake_that_is_killed_leaves_a_lock_that_the_next_one_clears(finished: Any) -> None:
     figure = finished.folder / "results/demo/figures/radt_dark_room_10x10.pdf"
     figure.unlink()

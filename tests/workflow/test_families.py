@@ -42,6 +42,7 @@ def test_jobs_get_the_packages_of_their_environments_family(
     assert environments(workflow, "data/paper/dm_control/histories.safetensors") == {"sac"}  # its source asks for more
 
 
+@pytest.mark.slow
 def test_packages_for_gpus_stand_in_for_the_base_ones_where_they_are_asked_for(
     real_workflow: Callable[[str], Any], tmp_path: Path
 ) -> None:

@@ -171,6 +171,7 @@ rule middle:
 """
 
 
+@pytest.mark.slow
 def test_snakemake_has_nothing_to_do_in_a_clone_and_still_sees_what_changed(
     provenance: ModuleType, tmp_path: Path
 ) -> None:

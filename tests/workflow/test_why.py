@@ -83,6 +83,7 @@ def other_loss(sealed_once: Any, tmp_path_factory: pytest.TempPathFactory) -> tu
     return workflow, why(workflow, FIGURE)
 
 
+@pytest.mark.slow
 def test_a_changed_hyperparameter_is_named_with_both_values(other_context: tuple[Any, str]) -> None:
     workflow, said = other_context
     seeds = sorted(

@@ -114,6 +114,7 @@ def returns_alone(method: str, task: int) -> list[float]:
     return returns
 
 
+@pytest.mark.slow
 def test_every_method_learns_from_and_plays_a_world_of_real_numbers(
     generated: Path, small_language_model: None
 ) -> None:
