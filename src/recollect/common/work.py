@@ -22,6 +22,7 @@ from recollect.settings.schema import Settings
 from recollect.settings.still import remembered
 
 LEARNING, UPDATE = 3, 3  # forward and backward in forwards; forward, backward and optimiser in passes
+FEW = 5  # most seeds of one network whose recurrent cells go one after the other on a GPU (recollect.memory_rl.stacked)
 EPISODE = 500  # steps of an episode where nothing says it
 FLOAT = 4  # bytes
 
@@ -36,7 +37,9 @@ class Work(NamedTuple):
     own_steps: float = 0.0  # what the run itself counts, in which it logs; 0: unknown
     scratch: float = 0.0  # bytes that go when it has ended: checkpoints, and what a run keeps beside them
     captured: float = 0.0  # of the passes, those that are CUDA graphs where large runs are trained on a GPU,
-    kernels: float = 0.0  # and how many kernels these graphs have
+    kernels: float = 0.0  # and how many kernels these graphs have;
+    cells: float = 0.0  # those of recurrent cells that are not in `kernels`, where more than FEW seeds are one network,
+    apart: float = 0.0  # and of each seed, where there are no more, as theirs go one after the other
 
     def __add__(self, other: Work) -> Work:  # type: ignore[override]
         return Work(*(a + b for a, b in zip(self, other, strict=True)))

@@ -47,9 +47,9 @@ class TimedJob(NamedJob):
 
     seconds: float = Field(gt=0, description="Without the start of Python.")
     settings: str = Field(description="A hash of the settings that it was timed with.")
-    work: tuple[float, float, float, float, float] = Field(
-        description="Operations, passes and environment steps, with these settings; of the passes those that an ensemble "
-        "captures, and their kernels."
+    work: tuple[float, float, float, float, float, float, float] = Field(
+        description="Operations, passes and environment steps, with these settings; of the passes those that are captured, and "
+        "their kernels: without recurrent cells, of cells of many seeds, and of one seed's."
     )
     seeds: int = Field(1, ge=1, description="That were timed as one network; `seconds` is one seed's share of theirs.")
 
@@ -139,13 +139,14 @@ def timed_job(job: Job, seconds: float, seeds: int = 1) -> TimedJob:
     """
     work = work_of(job)
     said = digest(STAGES[job.stage].settings_text(job))
-    counted = (work.flop, work.passes, work.env_steps, work.captured, work.kernels)
+    counted = (work.flop, work.passes, work.env_steps, work.captured, work.kernels, work.cells, work.apart)
     return TimedJob(**NamedJob.names(job), seconds=seconds, settings=said, work=counted, seeds=seeds)
 
 
 def work_then(timed: TimedJob) -> Work:
     """The work of a job as it was when it was timed."""
-    return Work(*timed.work[:3], captured=timed.work[3], kernels=timed.work[4])
+    flop, passes, env_steps, captured, kernels, cells, apart = timed.work
+    return Work(flop, passes, env_steps, captured=captured, kernels=kernels, cells=cells, apart=apart)
 
 
 # ---------------------------------------------------------------------------------------------- the table of docs/scale.md

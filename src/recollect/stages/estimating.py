@@ -28,14 +28,14 @@ COUNTS = 0.05
 
 
 class Known(NamedTuple):
-    """What a job took once it had started: seconds by the rule and measured, and whether its seeds were one network.
+    """What a job took once it had started: seconds by the rule and measured, and how many seeds were one network.
 
     The start of a process counts (`starts`) for what `make gpu` timed. Finished jobs were often forked from one that had started.
     """
 
     by_rule: float
     seconds: float
-    as_one: bool
+    seeds: int
     starts: bool = False
 
 
@@ -92,13 +92,13 @@ class Estimator:
             machine = self.machines.get(on)
             if machine is not None:
                 by_rule = machine.works(job, work_of(job), seeds)
-                self._like[kind_of(job), on].append(Known(by_rule, median(seconds), seeds > 1))
+                self._like[kind_of(job), on].append(Known(by_rule, median(seconds), seeds))
         for one in () if timed is None else timed.jobs:
             with suppress(UserError):  # what it was about is configured no more
                 self._add(one)
         for row in recorded_jobs.read():
             with suppress(UserError):
-                known = Known(self.machines["cpu"].works(row.job, row.work), row.seconds, as_one=False)
+                known = Known(self.machines["cpu"].works(row.job, row.work), row.seconds, seeds=1)
                 for name in (kind_of(row.job), family_of(row.job)):
                     self._recorded[name].append(known)
 
@@ -112,7 +112,7 @@ class Estimator:
             return  # as one network, and its seeds are trained one by one now
         if timed.is_of_today:
             self._same.setdefault((job, on, seeds), [self.machines[on].startup / seeds + timed.seconds])
-        known = Known(self.machines[on].works(job, work_then(timed), seeds), timed.seconds, seeds > 1, starts=True)
+        known = Known(self.machines[on].works(job, work_then(timed), seeds), timed.seconds, seeds, starts=True)
         self._like[kind_of(job), on].append(known)
         self._related[family_of(job), on].append(known)
 
@@ -141,7 +141,7 @@ class Estimator:
         by_rule = machine.works(job, work, seeds)
         like = self._like.get((kind_of(job), on)) or self._related.get((family_of(job), on)) or []
         recorded = [] if gpu else self._recorded.get(kind_of(job)) or self._recorded.get(family_of(job)) or []
-        near, other = (_nearest(known, by_rule, as_one=seeds > 1) for known in (like, recorded))
+        near, other = (_nearest(known, by_rule, seeds) for known in (like, recorded))
         source: Source = "scaled"
         if near is None or (other is not None and _times(near, by_rule) > FARTHER * _times(other, by_rule)):
             near, source = other, "recorded"
@@ -156,10 +156,14 @@ def _times(known: Known, by_rule: float) -> float:
     return max(known.by_rule / by_rule, by_rule / known.by_rule)
 
 
-def _nearest(known: Sequence[Known], by_rule: float, *, as_one: bool) -> Known | None:
-    """The known job that is nearest in size; to an ensemble, an ensemble is nearer than any run alone.
+def _nearest(known: Sequence[Known], by_rule: float, seeds: int) -> Known | None:
+    """The known job that is nearest: in how many seeds are one network, and then in size.
 
     None where there is none, and for a job whose size the rule does not know.
     """
     sized = [one for one in known if one.by_rule > 0 and by_rule > 0]
-    return min(sized, key=lambda one: (one.as_one != as_one, abs(math.log(one.by_rule / by_rule))), default=None)
+
+    def distance(one: Known) -> tuple[float, float]:
+        return abs(math.log(one.seeds / seeds)), abs(math.log(one.by_rule / by_rule))
+
+    return min(sized, key=distance, default=None)

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from recollect.common.work import Work
+from recollect.common.work import FEW, Work
 from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder, read_yaml, validated
 from recollect.settings.resolve import environment_mapping
@@ -89,7 +89,8 @@ class Machine(Frozen):
             return work.passes * self.pass_
         is_network = is_ensemble(job.scale, job.method)
         step = self.step if self.step is not None and is_network else self.pass_
-        return ((work.passes - work.captured) * step + work.kernels * self.kernel) / (seeds if is_network else 1)
+        kernels = work.kernels + (work.cells if seeds > FEW else work.apart * seeds)
+        return ((work.passes - work.captured) * step + kernels * self.kernel) / (seeds if is_network else 1)
 
 
 class Speeds(Frozen):

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from recollect.common.work import Work
+from recollect.common.work import FEW, Work
+from recollect.memory_rl.stacked import FEW_LSTMS
 from recollect.settings.resolve import figure_settings
-from recollect.stages import packs, records, train
+from recollect.stages import device_speeds, packs, records, train
 from recollect.stages.device_speeds import timed_job
-from recollect.stages.estimating import Estimate
+from recollect.stages.estimating import Estimate, Estimator
 from recollect.stages.forecast import Forecast, forecast
 from recollect.stages.machines import Machine, machines
 from recollect.stages.provenance import digest
@@ -105,6 +106,30 @@ def test_an_ensemble_starts_once_and_launches_once_and_each_seed_has_its_own_ari
     assert quick.takes(TRAIN, work, seeds=4) == pytest.approx((10 + 5 + 30) / 4 + 50 + 2)
     one_by_one = Machine(**{**CUDA, "flop": 10, "world": 0.1, "kernel": None})
     assert one_by_one.takes(TRAIN, work, seeds=4) == pytest.approx(alone)
+
+
+def test_cells_of_few_seeds_go_one_after_the_other_and_of_many_at_once(workdir: Path) -> None:
+    assert FEW == FEW_LSTMS
+    machine, job = Machine(**CUDA), Job("train", "paper", MAZE, "dqn_lstm")
+    work = Work(passes=90, captured=90, kernels=1000, cells=7000, apart=500)
+    for seeds, kernels in ((1, 1500), (FEW, 1000 + 500 * FEW), (FEW + 1, 8000), (20, 8000)):
+        assert machine.works(job, work, seeds) == pytest.approx(0.01 * kernels / seeds)
+    for method, shorter in (("dqn_lstm", "tmaze_passive_50"), ("td3_lstm", "bullet_ant_p")):
+        found = work_of(Job("train", "paper", shorter, method))
+        assert found.cells > found.apart > 0
+    assert work_of(TRAIN).cells == work_of(TRAIN).apart == 0
+
+
+def test_a_time_is_carried_over_from_the_nearest_number_of_seeds(made: Path) -> None:
+    """Of one seed, ten and 64 the ten tell of four; without them it is the one, which is nearer than 64."""
+    other = Job("train", "paper", OTHER, METHOD)
+    machine, work, own = Machine(**CUDA), work_of(other), work_of(TRAIN)
+    for seeds, nearest in (((1, 10, 64), 10), ((1, 64), 1), ((64,), 64)):
+        timed(made, *((other, 1000.0 * (of == 10) + of, of) for of in seeds))
+        seconds = 1000.0 * (nearest == 10) + nearest
+        ratio = machine.works(TRAIN, own, 4) / machine.works(other, work, nearest)
+        estimator = Estimator({}, timed=device_speeds.speeds_of("auto"), together={TRAIN: 4})
+        assert estimator(TRAIN).seconds == pytest.approx(10 / 4 + seconds * ratio)
 
 
 def test_only_what_runs_as_a_graph_is_reckoned_as_one(workdir: Path) -> None:
