@@ -75,7 +75,7 @@ def make_history(
     model = vision_language_model(
         words.vision_language_model, model=inputs.get("vision_language_model"), device=inputs.device
     )
-    vocabulary = TokenVocabulary.open(inputs.need("token_vocabulary")).to(inputs.device)
+    vocabulary = TokenVocabulary.on(inputs.device, inputs.need("token_vocabulary"))
     channels = history.channels_of(facts_of(settings.environment).image_shape)
     retrieval = TokenRetrieval(model, vocabulary, hp.topk, remembered=hp.cached_frames, channels=channels)
     return history.history_of(TokenReader(retrieval, memory.embeddings_VD), memory, settings, inputs, arrays)

@@ -80,6 +80,8 @@ def test_a_vocabulary_is_read_as_it_was_written_and_a_damaged_one_refused(tmp_pa
     read = TokenVocabulary.open(path)
     assert read.strings == WORDS and torch.equal(read.lm_ids_V, LM_IDS) and read.about == {"match": "exact"}
     assert torch.equal(read.embeddings_VW, vocabulary.embeddings_VW)
+    held = TokenVocabulary.on("cpu", path)
+    assert TokenVocabulary.on("cpu", path) is held and torch.equal(held.lm_ids_V, LM_IDS)
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
     path.write_bytes(bytes(content))

@@ -1,6 +1,9 @@
 """Vision-language models: CLIP's networks against transformers', its preprocessing, its words, and how a model is fetched."""
 
+import gc
 import hashlib
+import os
+import weakref
 from pathlib import Path
 
 import huggingface_hub
@@ -253,6 +256,25 @@ def test_a_clip_that_was_fetched_encodes_frames_and_texts_of_any_length_alike_in
     assert vision_language.ClipVocabulary.made == 1  # it takes most of a second
     with pytest.raises(UserError, match=r"images have shape \[N, 3, H, W\]"):
         model.images(torch.zeros(5, 56, 56, 3))
+
+
+def test_a_model_is_read_once_while_anybody_sees_with_it_and_again_when_its_file_changed(small_clip):
+    """Seeds that are trained together have one CLIP, not one each; nothing of it stays when they have ended."""
+    _, path = small_clip
+
+    def opened():
+        return vision_language_model("clip-vit-b16", model=path, device="cpu")
+
+    one = opened()
+    assert opened() is one
+    status = path.stat()
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    other = opened()
+    assert other is not one and opened() is other
+    last = weakref.ref(other)
+    del one, other
+    gc.collect()
+    assert last() is None
 
 
 def test_weights_of_another_network_and_damaged_ones_are_refused(small_clip, monkeypatch):

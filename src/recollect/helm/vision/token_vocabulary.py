@@ -27,6 +27,7 @@ from torch.nn import functional as F
 
 from recollect.artifacts.sealed import read_arrays, read_metadata
 from recollect.common.index import matmul_search
+from recollect.helm.frozen_files import frozen
 from recollect.settings.errors import UserError
 
 KIND = "token vocabulary"
@@ -56,6 +57,11 @@ class TokenVocabulary:
         about = json.loads(read_metadata(path)["about"])
         lm_ids_V, embeddings_VW = (torch.from_numpy(np.array(arrays[name])) for name in ("lm_ids", "embeddings"))
         return cls(tuple(about.pop("strings")), lm_ids_V, embeddings_VW, about)
+
+    @classmethod
+    def on(cls, device: str | torch.device, path: Path) -> TokenVocabulary:
+        """Those of one file that are read so are one, on each device."""
+        return frozen(lambda: cls.open(path).to(device), path, "words", torch.device(device))
 
     def to(self, device: str | torch.device) -> TokenVocabulary:
         return TokenVocabulary(self.strings, self.lm_ids_V.to(device), self.embeddings_VW.to(device), self.about)

@@ -26,6 +26,7 @@ from recollect.common.language_model_files import fetch_sealed
 from recollect.common.transfer import sent
 from recollect.common.weights import load_arrays
 from recollect.helm import settings as helm_settings
+from recollect.helm.frozen_files import frozen
 from recollect.helm.language.frozen_products import hold_products
 from recollect.helm.vision.clip import SHAPES, Clip
 from recollect.helm.vision.clip_vocabulary import ClipVocabulary
@@ -58,7 +59,10 @@ def vision_language_model(
 ) -> VisionLanguageModel:
     """Load a model of config/vision_language_models.yaml from the `model.safetensors` that a rule made.
 
-    A `random` one needs none, but a seed. Raises UserError: an unknown name, or a file that does not fit.
+    A `random` one needs none, but a seed. Those of one file are the same model.
+
+    Raises:
+        UserError: an unknown name, or a file that does not fit.
     """
     settings = helm_settings.vision_language_model(name)
     if settings.source == "random":
@@ -69,7 +73,11 @@ def vision_language_model(
             where="config/vision_language_models.yaml",
             do="give the file that the workflow's rule makes (`recollect fetch` or `recollect train-vision-language`)",
         )
-    return DualEncoder.open(model, device) if settings.source == "trained" else ClipModel(settings, model, device)
+
+    def opened() -> VisionLanguageModel:
+        return DualEncoder.open(model, device) if settings.source == "trained" else ClipModel(settings, model, device)
+
+    return frozen(opened, model, settings.model_dump_json(), torch.device(device))
 
 
 class ClipModel:
