@@ -14,6 +14,7 @@ from recollect.stages.estimating import SOURCES, least_sure
 from recollect.stages.forecast import Forecast, memory_of_largest, said_bytes, said_time
 from recollect.stages.plan import Plan
 
+NBSP = "\N{NO-BREAK SPACE}"  # between a number and its unit, which else stand in two lines
 AT_ONCE = 8  # jobs of a row's last column, as on a machine of eight GPUs
 
 
@@ -30,7 +31,7 @@ def cost_table(cost: Forecast) -> str:
         cells += [said_time(cost.seconds(jobs, gpu=gpu)) for gpu in ((True, False) if some else (False,))]
         cells += [said_bytes(sum(one.disk for one in of)), said_bytes(max(cost.scratch(jobs)))]
         cells += [f"{memory / 1000:,.0f} GB", least_sure(of)]
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(f"| {' | '.join(cell.replace(' ', NBSP) for cell in cells)} |")
     return "\n".join(lines)
 
 
@@ -49,6 +50,7 @@ def paper_table(cost: Forecast) -> str:
         cells += [f"{cost.seconds(jobs, gpu=gpu) / 3600:,.0f}" for gpu in (True, False)]
         cells.append(said_bytes(sum(cost.estimates[job].disk for job in jobs)))
         cells.append(said_bytes(sum(heapq.nlargest(AT_ONCE, cost.scratch(jobs)))))
+        cells = [cell.replace(" ", NBSP) for cell in cells]
         shares = {
             source: cost.seconds(job for job in jobs if cost.estimates[job].source == source) for source in SOURCES
         }
