@@ -106,7 +106,7 @@ def test_runs_of_a_day_share_their_job_with_no_other(paper: list[str]) -> None:
         runs = [block for block in paper if f"--env {env} --method {method} " in block and seeds_of(block)]
         return [len(seeds_of(block)) for block in runs]
 
-    for env, method in (("procgen", "ad"), ("amago_tmaze_10000", "amago_gru")):
+    for env, method in (("procgen", "ad"), ("amago_tmaze_10000", "amago_ff")):
         seeds = shared(env, method)
         assert len(seeds) > 1 and set(seeds) == {1}, (env, method)
     assert shared("tmaze_passive_1500", "dqn_gpt") == [10]  # an ensemble is one job
