@@ -153,7 +153,8 @@ def _run(scale: str, figures: Sequence[str], seeds: Sequence[int]) -> Iterator[R
         "device": " and ".join(provenance.devices_behind(files)) or "unknown",
         "gpu": _all(runs, "gpu"),
         **{what: _all(runs, what) or here[what] for what in ("processor", "python", "torch")},
-        SECONDS: f"{sum(one.seconds for one in took):.0f}",
+        # Of a job that went on from a checkpoint, the time before it is not known.
+        SECONDS: "" if any(one.resumed for one in took) else f"{sum(one.seconds for one in took):.0f}",
     }
     for what, value in known.items():
         if value:

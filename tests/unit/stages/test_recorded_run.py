@@ -98,6 +98,15 @@ def test_a_run_that_another_machine_made_is_recorded_as_such(few: str) -> None:
     assert "(NVIDIA H100, Xeon), run at commit older, recorded at commit " in Path("docs/radt.md").read_text()
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_the_time_of_all_jobs_is_given_where_it_is_the_whole_of_it(few: str, resumed: bool) -> None:
+    for seed in range(5):
+        made_results.write_time(made_results.ROOM, "ad", seed, "train", 100.0, resumed=resumed and seed == 3)
+    record(SCALE, [few])
+    seconds = [float(row["value"]) for row in read("run") if row["what"] == recorded_run.SECONDS]
+    assert seconds == [] if resumed else seconds[0] >= 500
+
+
 def test_a_figure_of_runs_that_a_gpu_trained_says_so_although_a_cpu_evaluated_them(few: str) -> None:
     scores, policy = (at(SCALE, made_results.ROOM, "ad", 0) for at in (paths.scores, paths.train_table))
     write_table(policy, read_table(policy), kind="train", provenance={"device": "cuda", "inputs": {}})
