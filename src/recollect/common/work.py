@@ -13,7 +13,7 @@ from math import prod
 from typing import NamedTuple
 
 from recollect.artifacts.checkpoints import KEPT
-from recollect.common.contract import facts_of
+from recollect.common.contract import Facts, facts_of
 from recollect.environments import registry
 from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder, read_yaml
@@ -66,13 +66,11 @@ def shape_of(scale: str, env: str) -> Shape:
 
     Episodes of POPGym end far from their horizon: config/speeds.yaml says where.
     """
-    environment = environment_settings(scale, env)
     listed = read_yaml(config_folder() / "speeds.yaml").get("horizons") or {}
     known = next((steps for name, steps in listed.items() if env.startswith(name)), None)
-    try:
-        facts = facts_of(environment)
-    except UserError:
-        horizon = int(environment.options.get("horizon") or known or EPISODE)
+    facts = _facts(scale, env)
+    if facts is None:
+        horizon = int(environment_settings(scale, env).options.get("horizon") or known or EPISODE)
         size, pixels = (int(known_of(table, env, default)) for table, default in (("observations", 64), ("pixels", 0)))
         return Shape(min(horizon, known or horizon), size, pixels)
     image = facts.image_shape
@@ -91,9 +89,8 @@ def number_bytes(settings: Settings) -> int:
 
 @remembered
 def _number_bytes(scale: str, env: str) -> int:
-    try:
-        facts = facts_of(environment_settings(scale, env))
-    except UserError:
+    facts = _facts(scale, env)
+    if facts is None:
         return int(known_of("bytes", env, 1 if shape_of(scale, env).pixels else FLOAT))
     whole = facts.observation_values
     return 1 if facts.image_shape or (whole and max(whole) <= 256) else FLOAT
@@ -103,15 +100,17 @@ def has_choices(settings: Settings) -> bool:
     """Whether an action is one of a number of choices; of worlds whose packages are not here config/speeds.yaml says it."""
     listed = read_yaml(config_folder() / "speeds.yaml").get("not_discrete") or ()
     name = settings.environment.name
-    return not any(name.startswith(start) for start in listed) and not _action_size(settings.scale, name)
+    facts = _facts(settings.scale, name)
+    return not any(name.startswith(start) for start in listed) and (facts is None or not facts.action_size)
 
 
 @remembered
-def _action_size(scale: str, env: str) -> int:
+def _facts(scale: str, env: str) -> Facts | None:
+    """What a world says of itself; None: its packages are not here."""
     try:
-        return facts_of(environment_settings(scale, env)).action_size
+        return facts_of(environment_settings(scale, env))
     except UserError:
-        return 0
+        return None
 
 
 @remembered
