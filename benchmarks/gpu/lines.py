@@ -64,8 +64,8 @@ SUPERVISED = {
 # As set one run is an ensemble of one: its update is one CUDA graph. The others launch its kernels one by one.
 ALONE: Mapping[str, object] = {"members": 1}
 OFF_POLICY_GPT = ways("precision") | {AS_SET: Variant(peak=BF16, extra=ALONE)}
-OFF_POLICY_LSTM = ways("precision", "float32") | {AS_SET: Variant(extra=ALONE)}
-TOGETHER: Variants = {AS_SET: Variant(), "fp32": Variant({"precision": "float32"})}
+OFF_POLICY_LSTM = ways("precision") | {AS_SET: Variant(peak="tf32", extra=ALONE)}
+TOGETHER: Variants = {AS_SET: Variant(peak="tf32"), "fp32": Variant({"precision": "float32"})}
 TOGETHER_GPT: Variants = {  # as set the loss is compiled
     AS_SET: Variant(peak=BF16),
     "fp32": Variant({"precision": "float32", "compile": "false"}),

@@ -16,12 +16,12 @@ Precision = Literal["auto", "float32", "bfloat16"]
 """``auto``: bfloat16 on a GPU, float32 on a CPU."""
 
 
-def in_bfloat16(precision: Precision, device: torch.device | str) -> bool:
+def in_bfloat16(precision: Precision | Literal["tf32"], device: torch.device | str) -> bool:
     """Whether products on this device are computed in bfloat16."""
     return precision == "bfloat16" or (precision == "auto" and torch.device(device).type == "cuda")
 
 
-def autocast(precision: Precision, device: torch.device | str) -> AbstractContextManager[object]:
+def autocast(precision: Precision | Literal["tf32"], device: torch.device | str) -> AbstractContextManager[object]:
     """While inside, products on this device are computed as `precision` says, also within one that says otherwise.
 
     Weights are rounded anew at each use: PyTorch's cache of them belongs to all threads, and whichever ends first empties it.
@@ -49,17 +49,18 @@ def rounded_once(network: Network, precision: Precision, device: torch.device | 
 
 
 @contextmanager
-def tf32(on: bool, device: torch.device | str) -> Iterator[None]:
+def tf32(on: bool, device: torch.device | str, *, in_cudnn: bool = True) -> Iterator[None]:
     """While inside, a GPU reads the factors of float32 products with ten bits of fraction if `on`, else never.
 
-    That is so in cuDNN's convolutions and recurrent layers, too, where PyTorch's own default is yes. CPUs never do.
+    That is so in cuDNN's convolutions and recurrent layers, too, where PyTorch's own default is yes; without `in_cudnn` never
+    there. CPUs never do.
     """
     if torch.device(device).type != "cuda":
         yield
         return
     before, before_in_cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("high" if on else "highest")
-    torch.backends.cudnn.allow_tf32 = on
+    torch.backends.cudnn.allow_tf32 = on and in_cudnn
     try:
         yield
     finally:

@@ -22,7 +22,7 @@ from recollect.settings.schema import Settings
 from recollect.settings.still import remembered
 
 LEARNING, UPDATE = 3, 3  # forward and backward in forwards; forward, backward and optimiser in passes
-FEW = 5  # most seeds of one network whose recurrent cells go one after the other on a GPU (recollect.memory_rl.stacked)
+FEW = 3  # most seeds of one network whose recurrent cells go one after the other on a GPU (recollect.memory_rl.stacked)
 EPISODE = 500  # steps of an episode where nothing says it
 FLOAT = 4  # bytes
 

@@ -50,7 +50,8 @@ class OnlineHyperparameters(Frozen):
         None, gt=0, description="Largest gradient norm; null, the paper's, never clips. Steadies recurrent models."
     )
     precision: Precision = Field(
-        "auto", description="Of encoders in training. auto: bfloat16 for a gpt on a GPU. Paper: float32."
+        "auto",
+        description="In training. auto: on a GPU bfloat16 for a gpt, and TF32 but for recurrent states. Paper: float32.",
     )
     compile: bool = Field(
         False,

@@ -69,8 +69,13 @@ class Learner:
         self.followed: list[Tensor] = [parameter for module in copied for parameter in module.parameters()]
 
     def products(self) -> AbstractContextManager[None]:
-        """How an update multiplies on a GPU: beside an encoder in bfloat16, in TF32, which is finer; else in whole float32."""
-        return tf32(in_bfloat16(self.network.encoder.precision, self.device), self.device)
+        """How an update multiplies on a GPU: beside an encoder in bfloat16, in TF32, which is finer; beside a recurrent state, too.
+
+        Products with the state are not PyTorch's (`lstm_kernels`), or cuDNN's, which stay in whole float32 then. So does all else.
+        """
+        precision = self.network.encoder.precision
+        beside = precision == "tf32"
+        return tf32(beside or in_bfloat16(precision, self.device), self.device, in_cudnn=not beside)
 
     def noise(self, windows: int, n: int, counter: int) -> tuple[Tensor, ...]:
         """What update number `counter` draws beside dropout: tensors [windows, ...] on the CPU, for windows of n transitions."""

@@ -1,7 +1,7 @@
 """An LSTM over whole sequences for several networks at once, cell by cell: PlainCells, and the same with PyTorch's fused cell.
 
 With the fused cell a step is two kernels forward and three or four backward, with the plain one seven and more. `lstm_over_time`
-says which is taken.
+says which is taken. A state that is multiplied at each step is so in whole float32, whatever the products beside it may be.
 
 Shapes: T steps, k networks, B rows of each, H hidden numbers. Gates stand in PyTorch's order: input, forget, cell, output.
 """
@@ -13,11 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recollect.common.precision import full_precision
+
 
 class PlainCells(torch.autograd.Function):
     """The backward is written out: autograd's own adds the weights' gradient at every step."""
 
     @staticmethod
+    @full_precision("cuda")
     def forward(ctx: Any, gates: Tensor, w_hidden: Tensor) -> Tensor:
         T, k, B, width = gates.shape
         H = width // 4
@@ -39,6 +42,7 @@ class PlainCells(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
+    @full_precision("cuda")
     def backward(ctx: Any, dh: Tensor) -> tuple[Tensor, Tensor]:
         gates, c, tanh_c, h, w_hidden = ctx.saved_tensors
         T, H = h.shape[0], h.shape[-1]
@@ -66,6 +70,7 @@ class FusedCells(torch.autograd.Function):
     """The same with PyTorch's fused cell, which keeps the gates after their activation for its backward."""
 
     @staticmethod
+    @full_precision("cuda")
     def forward(ctx: Any, gates: Tensor, w_hidden: Tensor) -> Tensor:
         T, k, B, width = gates.shape
         gates_TRG = gates.reshape(T, k * B, width)
@@ -87,6 +92,7 @@ class FusedCells(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
+    @full_precision("cuda")
     def backward(ctx: Any, dh: Tensor) -> tuple[Tensor, Tensor]:
         w_hidden, h, *kept = ctx.saved_tensors
         T, k, B, H = h.shape

@@ -28,9 +28,9 @@ def make_encoder(hp: OnlineHyperparameters, facts: Facts, *, seed: int) -> Histo
     )
     n = hp.window(facts.horizon)
     sequence = make_sequence_model(hp.sequence, embedder.width, context=n + 1, slides=n < facts.horizon, seed=seed)
-    # A recurrent state that is rounded at each of a thousand steps would remember less than the published one.
-    exact = hp.precision == "auto" and hp.sequence.kind != "gpt"
-    return HistoryEncoder(embedder, sequence, precision="float32" if exact else hp.precision)
+    # A recurrent state that is rounded at each of a thousand steps would remember less than the published one: `Learner.products`.
+    recurrent = hp.precision == "auto" and hp.sequence.kind != "gpt"
+    return HistoryEncoder(embedder, sequence, precision="tf32" if recurrent else hp.precision)
 
 
 def make_history_network(

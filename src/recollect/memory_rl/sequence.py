@@ -94,9 +94,14 @@ def make_sequence_model(
 
 
 class HistoryEncoder(nn.Module):
-    """Embedder and sequence model. `precision` is of whole sequences; steps are always in float32."""
+    """Embedder and sequence model. `precision` is of whole sequences; steps are always in float32.
 
-    def __init__(self, embedder: TokenEmbedder, sequence: SequenceModel, *, precision: Precision = "float32") -> None:
+    `tf32`: float32, of which a GPU's products other than those with a recurrent state may be in TF32 (`Learner.products`).
+    """
+
+    def __init__(
+        self, embedder: TokenEmbedder, sequence: SequenceModel, *, precision: Precision | Literal["tf32"] = "float32"
+    ) -> None:
         super().__init__()
         self.embedder, self.sequence, self.precision = embedder, sequence, precision
         self.output_width = sequence.output_width

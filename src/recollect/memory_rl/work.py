@@ -11,14 +11,13 @@ from recollect.settings.schema import Settings
 
 GATES = {"lstm": 8, "gru": 6, "rnn": 2, "ff": 0}  # matrices of width x width in one layer
 
-# Kernels of a pass of an ensemble's update (`recollect.memory_rl.ensemble`): of embedders, heads, loss and Adam; of a layer; and
-# of a layer at each time step, as a stacked LSTM goes cell by cell. They rest on the operations of DQN's updates of ten seeds that
-# are no views, counted on a CPU: 286 and 412 with GPTs of 1 and 2 layers (bfloat16, no dropout), 1,245 and 2,373 with LSTMs of
-# 1 and 2 layers on 51 steps, 2,295 with one layer on 101. Counted so, TD3's updates on windows of 64 steps have 330 and 422 with
-# GPTs, 1,597 and 2,980 with LSTMs; with an encoder each for actor and critics 473 and 657, 3,007 and 5,773; and where the critics
-# step first 614 and 842, 4,118 and 7,912. The kernels of a GPU have not been counted. Of few seeds cuDNN goes through all cells:
-# an update of one took 1.07 ms with 50 steps on an H200 and 15.2 with 1,500, so 3.2 microseconds for a time step in a pass.
-ENDS, LAYER, CELLS, APART = 50, {"gpt": 45, "lstm": 20}, {"lstm": 7}, {"lstm": 1.1}
+# Kernels of a pass of an ensemble's update (`recollect.memory_rl.ensemble`): of embedders, heads, loss and Adam; and of a layer.
+# They rest on the operations of updates of several seeds that are no views, counted on a CPU. DQN's are 286 and 412 with GPTs of 1
+# and 2 layers (bfloat16, no dropout), 124 and 162 with LSTMs of 1 and 3. The kernels of a GPU have not been counted.
+# What a layer's recurrence takes at each time step stands as so many kernels more. An update of ten LSTMs has 31 ms of it on an
+# H200 with 1,500 steps (`lstm_kernels`), so 6.9 microseconds for a time step in a pass. Few LSTMs are cuDNN's, one after the
+# other: an update of one takes 1.07 ms with 50 steps and 15.2 with 1,500, so 3.2 microseconds.
+ENDS, LAYER, CELLS, APART = 50, {"gpt": 45, "lstm": 7}, {"lstm": 2.3}, {"lstm": 1.1}
 SEPARATE, IN_TURNS = 2, 2.5  # updates with one encoder that an update with two is, and one where the critics step first
 
 

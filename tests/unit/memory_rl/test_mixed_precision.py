@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from recollect.common.contract import Facts
 from recollect.common.precision import in_bfloat16
 from recollect.memory_rl import dqn, sac, sacd, td3
 from recollect.memory_rl.history_policy import HistoryPolicy
+from recollect.memory_rl.lstm_over_time import over_time
 from recollect.memory_rl.networks import make_encoder
 from recollect.memory_rl.replay import Batch
 
@@ -100,3 +102,44 @@ def test_on_a_gpu_only_a_gpt_is_in_bfloat16_unless_asked_for(kind: str) -> None:
     for precision, expected in (("auto", kind == "gpt"), ("bfloat16", True), ("float32", False)):
         hp = dqn.Hyperparameters.model_validate({**content, "precision": precision})
         assert in_bfloat16(make_encoder(hp, DISCRETE, seed=0).precision, "cuda") == expected
+
+
+class Products(TorchDispatchMode):
+    """In what PyTorch multiplies in batches, for each product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, str]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "bmm" in (name := func.overloadpacket.__name__):
+            self.seen.append((name, torch.get_float32_matmul_precision()))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision", "beside", "in_cudnn"),
+    [
+        ("lstm", "auto", "high", False),
+        ("ff", "auto", "high", False),
+        ("gpt", "auto", "high", True),
+        ("lstm", "bfloat16", "high", True),
+        ("lstm", "float32", "highest", False),
+        ("gpt", "float32", "highest", False),
+    ],
+)
+def test_on_a_gpu_products_beside_a_recurrent_state_are_in_tf32_and_those_with_it_are_not(
+    kind: str, precision: str, beside: str, in_cudnn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    learner = learner_of("dqn", precision, kind)
+    learner.device = torch.device("cuda")  # whose settings are asked for; nothing is computed there
+    gates, w_hidden = torch.zeros(3, 1, 2, 64, requires_grad=True), torch.zeros(1, 16, 64, requires_grad=True)
+    with learner.products(), Products() as products:
+        assert torch.get_float32_matmul_precision() == beside
+        assert torch.backends.cudnn.allow_tf32 == in_cudnn
+        over_time(gates, w_hidden).sum().backward()
+        assert torch.get_float32_matmul_precision() == beside
+    names = [name for name, found in products.seen if found == "highest"]
+    assert names[:4] == ["baddbmm_", "baddbmm_", "baddbmm", "baddbmm"]  # two steps after the first, and back
+    assert torch.get_float32_matmul_precision() == "highest" and torch.backends.cudnn.allow_tf32

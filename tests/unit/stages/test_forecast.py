@@ -251,7 +251,7 @@ def test_the_memory_of_seeds_side_by_side_and_the_tries_of_long_jobs_are_counted
     asked = rule.mem_mb({"scale": "paper", "env": "mini_grid_KeyCorridorS3R1", "method": "ppo_cnn"}, 1)
     helm = forecast("paper", ["helm_minigrid"], measured={})
     assert helm.memory == asked > STAGES["run"].asks.megabytes[1]
-    mazes = forecast("paper", ["memory_rl_passive_tmaze"], measured={})
+    mazes = forecast("paper", ["memory_rl_layers_passive_tmaze"], measured={})
     tries = math.ceil(max(mazes.hours()) / default_selection().job_hours)
     assert tries > 3 and f"`--retries {tries - 1}` is enough for the longest" in mazes.text()
 
