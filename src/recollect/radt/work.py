@@ -24,7 +24,10 @@ def trained(settings: Settings) -> Work:
     window = hp.context + _read_window(settings)
     tokens = _tokens(hp)
     net = network(settings, window * tokens)
-    flop = steps * hp.optimisation.batch_size * window * tokens * net.flop * LEARNING
+    row = window * tokens * net.flop * LEARNING
+    if settings.method.memory is not None and hp.queries == "computed":
+        row += query(settings)
+    flop = steps * hp.optimisation.batch_size * row
     saved = work.checkpoints(net.parameters)
     own = Work(flop, steps * UPDATE, 0, FLOAT * net.parameters, steps, saved)
     every = hp.optimisation.evaluate_every

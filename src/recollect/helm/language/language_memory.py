@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
 from recollect.common.language_models import RANDOM_VOCABULARY
 from recollect.common.precision import Precision, in_bfloat16
+from recollect.helm.frozen_files import frozen
 from recollect.helm.language.causal_memory import causal_memory
 from recollect.helm.language.encoder_memory import encoder_memory
 from recollect.helm.language.language_vocabulary import vocabulary
@@ -98,10 +98,8 @@ def language_memory(
     dtype = torch.bfloat16 if in_bfloat16(precision, device) else torch.float32
     common: dict[str, Any] = {"memory_length": memory_length, "batch_tokens": batch_tokens, "dtype": dtype}
     if settings.kind == "transformer_xl":
-        of = (name, model, layers, dtype, torch.device(device))
-        network = _networks.get(of)
-        if network is None:
-            network = _networks[of] = _Network(name, model, layers, dtype, device)
+        chosen = (name, layers, dtype, torch.device(device))
+        network = frozen(lambda: _Network(name, model, layers, dtype, device), model, _Network, *chosen)
         ring = partial(network.ring, length=memory_length, tokens=batch_tokens, dtype=dtype, graphed=graphed)
         return RingMemory(ring, network.table_VD, network.words)
     if settings.kind == "llama":
@@ -135,6 +133,3 @@ class _Network:
 
     def ring(self, batch: int, **chosen: Any) -> XLCache:
         return XLCache(self.network, batch, **chosen)
-
-
-_networks: WeakValueDictionary[tuple[Any, ...], _Network] = WeakValueDictionary()
