@@ -14,14 +14,16 @@ Network = TypeVar("Network", bound=nn.Module)
 
 Precision = Literal["auto", "float32", "bfloat16"]
 """``auto``: bfloat16 on a GPU, float32 on a CPU."""
+Products = Literal["auto", "float32", "bfloat16", "tf32"]
+"""The same, and ``tf32``: float32, but where its owner lets a GPU take TF32 (see `tf32`)."""
 
 
-def in_bfloat16(precision: Precision | Literal["tf32"], device: torch.device | str) -> bool:
+def in_bfloat16(precision: Products, device: torch.device | str) -> bool:
     """Whether products on this device are computed in bfloat16."""
     return precision == "bfloat16" or (precision == "auto" and torch.device(device).type == "cuda")
 
 
-def autocast(precision: Precision | Literal["tf32"], device: torch.device | str) -> AbstractContextManager[object]:
+def autocast(precision: Products, device: torch.device | str) -> AbstractContextManager[object]:
     """While inside, products on this device are computed as `precision` says, also within one that says otherwise.
 
     Weights are rounded anew at each use: PyTorch's cache of them belongs to all threads, and whichever ends first empties it.

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from recollect.common.feedforward import TokenEmbedder
-from recollect.common.precision import Precision, autocast
+from recollect.common.precision import Products, autocast
 from recollect.common.sequence_models import FeedForwardSequence, RecurrentSequence, SequenceModel
 from recollect.common.transformer import TransformerSettings
 from recollect.memory_rl.transformer_sequence import TransformerSequence
@@ -99,9 +99,7 @@ class HistoryEncoder(nn.Module):
     `tf32`: float32, of which a GPU's products other than those with a recurrent state may be in TF32 (`Learner.products`).
     """
 
-    def __init__(
-        self, embedder: TokenEmbedder, sequence: SequenceModel, *, precision: Precision | Literal["tf32"] = "float32"
-    ) -> None:
+    def __init__(self, embedder: TokenEmbedder, sequence: SequenceModel, *, precision: Products = "float32") -> None:
         super().__init__()
         self.embedder, self.sequence, self.precision = embedder, sequence, precision
         self.output_width = sequence.output_width
