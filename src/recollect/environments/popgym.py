@@ -4,8 +4,8 @@ A task is called as in the package, e.g. `AutoencodeMedium`. AMAGO's paper calls
 (Noisy)StatelessCartPole and (Noisy)StatelessPendulum are (Noisy)PositionOnlyCartPole and (Noisy)PositionOnlyPendulum.
 
 - Choices are seen as one-hot, several of them one behind the other (upstream pads each to the largest of them).
-- Some tasks draw from numpy's global generator, so that a seed does not fix them. Here each instance has a state of its
-  own of it while it plays; afterwards it is as it was.
+- Some tasks draw from numpy's global generator, so that a seed does not fix them. Here each instance has
+  one of its own while it plays; the global one stays as it is.
 - The package's own limits, which an agent may not see, are `terminated` (as in newer upstream). `timer` appends
   step / 1000, as newer upstream does.
 """

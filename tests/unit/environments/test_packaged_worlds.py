@@ -252,6 +252,38 @@ def test_popgym_has_amagos_39_tasks_and_numpys_own_generator_is_left_alone(fakes
     assert np.random.get_state()[1].tolist() == before
 
 
+def test_what_an_environment_draws_from_numpys_global_generator_is_a_stream_of_its_own() -> None:
+    """Of each instance: that of a `RandomState` with its seed, whoever else draws; and nobody else's draws change."""
+
+    class Draws(gymnasium.Env[Any, Any]):
+        observation_space = Box(0, 1, (2,), np.float32)
+        action_space = Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+            return np.array([np.random.normal(), np.random.rand()]), {}
+
+        def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+            if action:
+                raise RuntimeError
+            return np.array([np.random.normal(), np.random.choice(5)]), 0.0, False, False, {}
+
+    one, two = (Plain(Draws(), "mine", own_draws=True) for _ in range(2))
+    expected, other, shared = np.random.RandomState(4), np.random.RandomState(5), np.random.RandomState(6)
+    np.random.seed(6)
+    for _ in range(2):  # the same again in a second episode
+        expected.seed(4)
+        other.seed(5)
+        assert one.reset(seed=4)[0] == pytest.approx([expected.normal(), expected.rand()], rel=1e-6)
+        assert two.reset(seed=5)[0] == pytest.approx([other.normal(), other.rand()], rel=1e-6)
+        for _ in range(3):
+            assert one.step(0)[0] == pytest.approx([expected.normal(), expected.choice(5)], rel=1e-6)
+            assert np.random.normal() == shared.normal()  # an odd number of times: half a pair is kept, too
+            assert two.step(0)[0] == pytest.approx([other.normal(), other.choice(5)], rel=1e-6)
+        with pytest.raises(RuntimeError):
+            one.step(1)
+        assert np.random.normal() == shared.normal()
+
+
 # -------------------------------------------------------------------------------------------------------------- Crafter
 
 
