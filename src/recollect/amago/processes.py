@@ -46,7 +46,8 @@ from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, write_arrays
 from recollect.artifacts.threads import use_threads
 from recollect.environments.base import World
-from recollect.environments.registry import make_world, tasks
+from recollect.environments.parallel import make_world
+from recollect.environments.registry import tasks
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, Settings
 from recollect.settings.seeding import seed_of

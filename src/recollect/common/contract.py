@@ -18,7 +18,7 @@ from gymnasium.spaces import Box
 
 from recollect.artifacts.inputs import Inputs as Inputs  # what every method is given
 from recollect.common.image_encoders.registry import ImageEncoder
-from recollect.environments import registry
+from recollect.environments import parallel, registry
 from recollect.environments.base import Task, World
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, ImageSettings
@@ -196,7 +196,7 @@ def world_as_met(
     environment: EnvironmentSettings, tasks: list[Task], seeds: np.ndarray, policy: Policy | None = None
 ) -> World | EncodedWorld:
     """The world of an environment as methods meet it, with images encoded on the policy's device."""
-    world = registry.make_world(environment.world, environment.options, tasks, seeds)
+    world = parallel.make_world(environment.world, environment.options, tasks, seeds)
     if environment.images is None:
         return world
     return EncodedWorld(world, environment.images, getattr(policy, "device", "cpu"))

@@ -11,7 +11,8 @@ from recollect.artifacts.run import Run
 from recollect.artifacts.scores import LEARNING, scores_frame
 from recollect.common.rollout import Episodes
 from recollect.environments.base import World
-from recollect.environments.registry import make_world, tasks
+from recollect.environments.parallel import make_world
+from recollect.environments.registry import tasks
 from recollect.settings.schema import EnvironmentSettings
 from recollect.settings.seeding import seed_of
 

@@ -84,6 +84,8 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     # True: the end at the horizon is `terminated` (there is nothing after it to bootstrap from); False: `truncated`.
     horizon_terminates: ClassVar[bool] = False
     options_model: ClassVar[type[WorldOptions]] = WorldOptions
+    # True: a step of an instance takes a tenth of a millisecond or more, so that several processes may play it (`parallel.py`).
+    slow: ClassVar[bool] = False
 
     options: Any
     horizon: int
@@ -206,12 +208,16 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         mask_B = self._reset_mask(options)
         index_N = self._row_B if mask_B is None else np.flatnonzero(mask_B)
         if seed is not None:
-            self._seeds_B[index_N] = counter_rng.instance_seeds(seed, self.num_envs)[index_N]
-            self._draws_B[index_N] = 0
+            self.begin_streams(index_N, counter_rng.instance_seeds(seed, self.num_envs))
         self._restart(index_N)
         observations_BD = self._observe()
         faults.check_observation(self, observations_BD)
         return observations_BD, {}
+
+    def begin_streams(self, index_N: np.ndarray, seeds_B: np.ndarray) -> None:
+        """Give the instances ``index_N`` new random streams, each that of its seed among ``seeds_B`` (uint64 [B])."""
+        self._seeds_B[index_N] = seeds_B[index_N]
+        self._draws_B[index_N] = 0
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Play one action (an integer, or a row of a box) per instance.

@@ -169,6 +169,7 @@ class Crafter(ReplayedWorld):
     ``info["success"]``, where episodes end, which completed their instruction.
     """
 
+    slow = True
     knows_success = False  # but of instructions
     options: Options
     options_model = Options

@@ -117,6 +117,7 @@ class Player:
 class MetaWorldKShot(ReplayedWorld):
     """Observations: float32 [B, 40]. Actions: float32 [B, 4] in [-1, 1]."""
 
+    slow: ClassVar[bool] = True
     horizon_terminates: ClassVar[bool] = True
     knows_success: ClassVar[bool] = False  # but of a rollout's share
     options: Options

@@ -108,6 +108,7 @@ class MiniWorld(ReplayedWorld):
     3 back (Sign: end the episode), 4 pick up, 5 drop, 6 toggle, 7 done.
     """
 
+    slow = True
     options: Options
     options_model = Options
 

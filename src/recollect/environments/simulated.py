@@ -77,6 +77,7 @@ class SimulatedWorld(ReplayedWorld):
     Where episodes end, ``info["success"]`` (bool [B]) says which of them ever solved their task, if the world knows.
     """
 
+    slow = True
     knows_success = False
     options: SimulatedOptions
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 
 class UserError(Exception):
@@ -19,6 +21,9 @@ class UserError(Exception):
     def __init__(self, what: str, *, where: object, do: str) -> None:
         self.what, self.where, self.do = what, str(where), do
         super().__init__(f"{what}\n  where: {where}\n  to do: {do}")
+
+    def __reduce__(self) -> tuple[Any, ...]:  # it goes from process to process
+        return partial(type(self), where=self.where, do=self.do), (self.what,)
 
 
 def shown(path: Path) -> str:

@@ -23,20 +23,32 @@ SOURCES: tuple[Source, ...] = ("measured", "scaled", "recorded", "assumed")
 FARTHER = 3.0
 """A job of this machine tells of others; but not where a recorded one is nearer in size by more than this factor."""
 
+LEAST = 0.1
+"""Share of a job's time that is not its environment's, at the least, where the two are told apart."""
+
 COUNTS = 0.05
 """Share of the time from which on it matters how sure a part of it is known."""
 
 
 class Known(NamedTuple):
-    """What a job took once it had started: seconds by the rule and measured, and how many seeds were one network.
+    """What a job took once it had started: seconds by the rule, those of them of environment steps, seconds that were measured,
+    and how many seeds were one network.
 
     The start of a process counts (`starts`) for what `make gpu` timed. Finished jobs were often forked from one that had started.
     """
 
     by_rule: float
+    plays: float
     seconds: float
     seeds: int
     starts: bool = False
+
+    def of(self, by_rule: float, plays: float) -> float:
+        """Seconds of another job of the kind: its world's steps are known, and the rest is carried over as the rule has it."""
+        computed, rest = self.by_rule - self.plays, self.seconds - self.plays
+        if rest <= LEAST * self.seconds or computed <= 0:  # its steps did not take what they are said to
+            return self.seconds * by_rule / self.by_rule
+        return plays + rest * (by_rule - plays) / computed
 
 
 class Estimate(NamedTuple):
@@ -91,14 +103,16 @@ class Estimator:
         for (job, on, seeds), seconds in self._same.items():
             machine = self.machines.get(on)
             if machine is not None:
-                by_rule = machine.works(job, work_of(job), seeds)
-                self._like[kind_of(job), on].append(Known(by_rule, median(seconds), seeds))
+                by_rule, plays = machine.works(job, work_of(job), seeds), machine.plays(job, work_of(job))
+                self._like[kind_of(job), on].append(Known(by_rule, plays, median(seconds), seeds))
         for one in () if timed is None else timed.jobs:
             with suppress(UserError):  # what it was about is configured no more
                 self._add(one)
         for row in recorded_jobs.read():
             with suppress(UserError):
-                known = Known(self.machines["cpu"].works(row.job, row.work), row.seconds, seeds=1)
+                cpu = self.machines["cpu"]
+                by_rule, plays = cpu.works(row.job, row.work), cpu.plays(row.job, row.work)
+                known = Known(by_rule, plays, row.seconds, seeds=1)
                 for name in (kind_of(row.job), family_of(row.job)):
                     self._recorded[name].append(known)
 
@@ -112,7 +126,9 @@ class Estimator:
             return  # as one network, and its seeds are trained one by one now
         if timed.is_of_today:
             self._same.setdefault((job, on, seeds), [self.machines[on].startup / seeds + timed.seconds])
-        known = Known(self.machines[on].works(job, work_then(timed), seeds), timed.seconds, seeds, starts=True)
+        machine, work = self.machines[on], work_then(timed)
+        by_rule, plays = machine.works(job, work, seeds), machine.plays(job, work)
+        known = Known(by_rule, plays, timed.seconds, seeds, starts=True)
         self._like[kind_of(job), on].append(known)
         self._related[family_of(job), on].append(known)
 
@@ -148,7 +164,7 @@ class Estimator:
         if near is None:
             return Estimate(machine.takes(job, work, seeds), machine.basis, gpu, work.disk, work.scratch)
         start = machine.startup / seeds if near.starts else 0.0
-        return Estimate(start + near.seconds * by_rule / near.by_rule, source, gpu, work.disk, work.scratch)
+        return Estimate(start + near.of(by_rule, machine.plays(job, work)), source, gpu, work.disk, work.scratch)
 
 
 def _times(known: Known, by_rule: float) -> float:

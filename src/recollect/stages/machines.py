@@ -16,6 +16,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder, read_yaml, validated
 from recollect.settings.resolve import environment_mapping
 from recollect.settings.schema import Frozen
+from recollect.stages import world_steps
 from recollect.stages.stage import Job, is_ensemble, is_large
 
 
@@ -37,6 +38,10 @@ class Machine(Frozen):
     flop: float = Field(gt=0, description="Operations per second of a large one.")
     world: float = Field(ge=0, description="Seconds of one step of one instance.")
     worlds: dict[str, float] = Field(default_factory=dict, description="The same for worlds that are slower.")
+    processes: int = Field(1, ge=1, description="That play a slow world of a large run: as many as it has threads.")
+    environments: dict[str, float] = Field(
+        default_factory=dict, description="Seconds of a step of environments that were timed; see `machines`."
+    )
     seen_again: dict[str, float] = Field(
         default_factory=dict,
         description="Beginning of an environment's name -> factor of training, where images come again.",
@@ -70,14 +75,20 @@ class Machine(Frozen):
         """
         if not any(work):
             return self.seconds.get(f"{job.stage} {job.env}", self.seconds.get(job.stage, 0.0))
-        world = environment_mapping(job.scale, job.env)["world"] if work.env_steps else ""
-        each = self.worlds.get(world, self.world)
-        seconds = self._once(job, work, seeds) + work.flop / self.flop + work.env_steps * each
+        computed = self._once(job, work, seeds) + work.flop / self.flop
         again = (factor for start, factor in self.seen_again.items() if job.env.startswith(start))
         if job.stage == "train":
-            seconds *= next(again, 1.0)
-            seconds *= self.together if is_ensemble(job.scale, job.method) and not is_large(job.scale) else 1.0
-        return seconds
+            computed *= next(again, 1.0)
+            computed *= self.together if is_ensemble(job.scale, job.method) and not is_large(job.scale) else 1.0
+        return computed + self.plays(job, work)
+
+    def plays(self, job: Job, work: Work) -> float:
+        """Seconds of a job's environment steps, which `works` has, too."""
+        if not work.env_steps:
+            return 0.0
+        world = environment_mapping(job.scale, job.env)["world"]
+        each = self.environments.get(job.env, self.worlds.get(world, self.world))
+        return work.env_steps * each
 
     def _once(self, job: Job, work: Work, seeds: int) -> float:
         """Seconds of passes; of those that are CUDA graphs, of their kernels.
@@ -112,10 +123,16 @@ class Speeds(Frozen):
 
 
 def machines() -> dict[str, Machine]:
-    """The machines of config/speeds.yaml: `cpu` and `cuda`."""
+    """The machines of config/speeds.yaml, `cpu` and `cuda`, with the steps of config/world_steps.csv."""
     path = config_folder() / "speeds.yaml"
     found = validated(Speeds, read_yaml(path), where=path).machines
     for device in ("cpu", "cuda"):
         if device not in found:
             raise UserError(f"there is no machine '{device}'", where=path, do="add it under `machines:`")
-    return found
+    steps = world_steps.read()
+
+    def timed(one: Machine) -> Machine:
+        environments, worlds = (of(steps, one.processes) for of in (world_steps.of_environments, world_steps.of_worlds))
+        return one.model_copy(update={"environments": environments, "worlds": {**one.worlds, **worlds}})
+
+    return {device: timed(one) for device, one in found.items()}

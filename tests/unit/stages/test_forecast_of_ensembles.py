@@ -194,8 +194,8 @@ def test_the_seconds_of_the_demos_ensembles_are_those_of_the_rule_for_small_runs
         seconds = 0.0
         for of, factor in ((work, cpu.together), (scores, 1.0)):
             world = cpu.worlds.get("tmaze", cpu.world)
-            passed = of.passes * cpu.pass_ + of.flop / cpu.flop + of.env_steps * world
-            seconds += cpu.startup + passed * factor
+            passed = of.passes * cpu.pass_ + of.flop / cpu.flop
+            seconds += cpu.startup + passed * factor + of.env_steps * world
         assert cost.estimates[run].seconds == pytest.approx(seconds)
         assert cost.estimates[run].source == "recorded"
 

@@ -1,0 +1,104 @@
+"""`python -m recollect.environments.parallel_worker SOCKET OWNER`: a process that plays shares of worlds; see `parallel.py`.
+
+It ends when its owner closes the connection or dies. What would stop a job is left to the owner, which has to save first.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from recollect.environments import registry
+from recollect.environments.base import World
+from recollect.settings.errors import UserError
+
+LOOK = 5.0  # seconds between looks at whether the owner lives
+ABOUT = ("options", "horizon", "single_observation_space", "single_action_space", "horizon_terminates")
+
+worlds: dict[int, World] = {}
+
+
+def make(number: int, name: str, options: dict[str, Any], tasks: Any, seeds: np.ndarray, mode: Any) -> dict[str, Any]:
+    worlds[number] = world = registry.make_world(name, options, tasks, seeds, mode)
+    return {fact: getattr(world, fact) for fact in ABOUT}
+
+
+def say(number: int, name: str) -> tuple[bool, Any]:
+    """Whether a world has an attribute, and what it is."""
+    world = worlds[number]
+    return (True, getattr(world, name)) if hasattr(world, name) else (False, None)
+
+
+def reset(number: int, mask_B: np.ndarray, seeds_B: np.ndarray | None) -> np.ndarray:
+    """Start episodes where the mask says so, there with new random streams if any are given."""
+    world = worlds[number]
+    if seeds_B is not None:
+        world.begin_streams(np.flatnonzero(mask_B), seeds_B)
+    return world.reset(options={"reset_mask": mask_B})[0]
+
+
+def picture(number: int, b: int | None) -> Any:
+    return None if b is None else worlds[number].picture(b)
+
+
+def close(number: int) -> None:
+    world = worlds.pop(number, None)
+    if world is not None:
+        world.close()
+
+
+DOES: dict[str, Callable[..., Any]] = {
+    "make": make,
+    "say": say,
+    "reset": reset,
+    "step": lambda number, actions_B: worlds[number].step(actions_B),
+    "get_state": lambda number: worlds[number].get_state(),
+    "set_state": lambda number, state: worlds[number].set_state(state),
+    "optimal_return": lambda number: worlds[number].optimal_return(),
+    "picture": picture,
+    "close": close,
+}
+
+
+def answered(what: str, number: int, share: tuple[Any, ...]) -> tuple[bool, Any]:
+    """Whether it failed, and the error or the answer."""
+    try:
+        return False, DOES[what](number, *share)
+    except UserError as error:
+        return True, error
+    except Exception as error:
+        return True, failed(error)
+
+
+def failed(error: Exception) -> RuntimeError:
+    return RuntimeError(f"a process that plays a world failed: {error}\n{traceback.format_exc()}")
+
+
+def serve(connection: Connection, owner: int) -> None:
+    """Answer until the owner is gone."""
+    while True:
+        while not connection.poll(LOOK):
+            if os.getppid() != owner:
+                return
+        try:
+            answer = answered(*connection.recv())
+            try:
+                connection.send(answer)
+            except (TypeError, AttributeError, ValueError) as error:  # it cannot be sent, so nothing was
+                connection.send((True, failed(error)))
+        except (EOFError, OSError):
+            return
+
+
+if __name__ == "__main__":
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
+    serve(Connection(int(sys.argv[1])), int(sys.argv[2]))

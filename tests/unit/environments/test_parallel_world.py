@@ -1,0 +1,265 @@
+"""Worlds that several processes play: the same numbers as in one process, and processes that neither stay nor vanish unnoticed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+from recollect.environments import parallel, registry
+from recollect.environments.base import World
+from recollect.environments.parallel import ParallelWorld
+from recollect.settings.errors import UserError
+from recollect.settings.resolve import environment_settings
+
+B = 5
+WORLDS: dict[str, tuple[str, dict[str, Any]]] = {  # an environment, and a few of its options
+    "dark_room": ("dark_room_10x10", {"horizon": 7}),
+    "tmaze": ("tmaze_active_20", {}),
+    "visual_match": ("visual_match_per_episode_60", {}),
+    "mini_grid": ("mini_grid_MemoryS5", {}),
+    "crafter": ("amago_crafter", {"horizon": 9}),
+    "metaworld": ("amago_meta_world_reach", {"attempt_steps": 5, "attempts": 2}),
+    "dm_control": ("dm_control", {}),
+    "miniworld": ("mini_world_TMaze", {}),
+    "pybullet": ("bullet_ant_p", {}),
+}
+OURS = ("dark_room", "tmaze", "visual_match", "mini_grid")
+HERE = [name for name in WORLDS if name in OURS or find_spec(name)]
+
+
+@pytest.fixture(autouse=True)
+def nobody_stays() -> Iterator[None]:
+    """The processes of a test end with it."""
+    yield
+    for one in parallel._pools.values():
+        one.close()
+    parallel._pools.clear()
+
+
+def both(name: str, mode: AutoresetMode = AutoresetMode.DISABLED) -> tuple[World, World]:
+    """The same world, in this process and in two others."""
+    env, further = WORLDS[name]
+    settings = environment_settings("paper", env)
+    world, options = settings.world, {**settings.options, **further}
+    listed = registry.tasks(world, options, "train")
+    tasks = [listed[b % len(listed)] for b in range(B)]
+    seeds = np.arange(B, dtype=np.uint64) + 3
+    return (
+        registry.make_world(world, options, tasks, seeds, mode),
+        ParallelWorld(world, options, tasks, seeds, mode, processes=2),
+    )
+
+
+def assert_same(one: Any, other: Any) -> None:
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for name in one:
+            assert_same(one[name], other[name])
+    elif isinstance(one, tuple):
+        for mine, theirs in zip(one, other, strict=True):
+            assert_same(mine, theirs)
+    else:
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+
+
+def sampled(world: World, step: int) -> np.ndarray:
+    world.single_action_space.seed(step)
+    return np.stack([world.single_action_space.sample() for _ in range(world.num_envs)])
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_every_instance_plays_what_it_plays_in_one_process(name: str) -> None:
+    """Observations, rewards, ends and what is said besides; with episodes begun one by one, and after a resume."""
+    alone, together = both(name)
+    assert together.horizon == alone.horizon and together.options == alone.options
+    assert together.single_observation_space == alone.single_observation_space
+    assert together.single_action_space == alone.single_action_space
+    assert together.horizon_terminates == alone.horizon_terminates
+    assert getattr(together, "observation_parts", {}) == getattr(alone, "observation_parts", {})
+    assert getattr(together, "parts", 0) == getattr(alone, "parts", 0)
+    assert not hasattr(together, "players_of_nobody")
+    assert_same(together.reset(), alone.reset())
+    kept: list[dict[str, np.ndarray]] = []
+    for step in range(2 * alone.horizon if alone.horizon < 20 else 20):
+        if step == 5:
+            kept = [world.get_state() for world in (alone, together)]
+            assert_same(*kept)
+        actions_B = sampled(alone, step)
+        ours, theirs = together.step(actions_B), alone.step(actions_B)
+        assert_same(ours, theirs)
+        ended_B = theirs[2] | theirs[3]
+        if ended_B.any():
+            some_B = ended_B & (np.arange(B) != B - 1)  # the last one's next episode is begun with new streams
+            if ended_B[B - 1]:
+                for world in (alone, together):
+                    world.reset(seed=step, options={"reset_mask": ended_B & ~some_B})
+            assert_same(*(world.reset(options={"reset_mask": some_B}) for world in (together, alone)))
+    for world, state in zip((together, alone), kept, strict=True):  # each goes on from the other's state
+        world.set_state(state)
+    actions_B = sampled(alone, 5)
+    assert_same(together.step(actions_B), alone.step(actions_B))
+    if name in OURS:  # simulators need OpenGL
+        np.testing.assert_equal(*(world.picture(B - 1) for world in (together, alone)))
+    for world in (alone, together):
+        world.close()
+
+
+def test_ended_instances_begin_anew_within_a_step() -> None:
+    alone, together = both("dark_room", AutoresetMode.SAME_STEP)
+    assert_same(together.reset(seed=8), alone.reset(seed=8))
+    for step in range(9):
+        actions_B = sampled(alone, step)
+        assert_same(together.step(actions_B), alone.step(actions_B))
+    np.testing.assert_array_equal(together.optimal_return(), alone.optimal_return())
+
+
+def test_what_a_world_refuses_is_refused_in_its_words() -> None:
+    _, world = both("dark_room")
+    with pytest.raises(UserError, match="have ended or were never reset") as error:
+        world.step(np.zeros(B, np.int64))
+    assert "reset them first" in error.value.do
+    world.reset()
+    with pytest.raises(UserError, match="actions must be integers in"):
+        world.step(np.full(B, 9))
+    with pytest.raises(UserError, match="actions must be integers in"):
+        world.step(np.zeros(B + 1, np.int64))
+    with pytest.raises(UserError, match="reset_mask"):
+        world.reset(options={"reset_mask": np.ones(2, bool)})
+    state = world.get_state()
+    with pytest.raises(UserError, match="expected 5"):
+        world.set_state({name: array[:4] for name, array in state.items()})
+    with pytest.raises(UserError, match="missing"):
+        world.set_state({name: array for name, array in state.items() if name != "draws"})
+    world.step(np.zeros(B, np.int64))  # it lives on
+    with pytest.raises(UserError, match="width"):
+        tasks = registry.tasks("dark_room", {}, "train")[:2]
+        ParallelWorld("dark_room", {"width": -1}, tasks, np.arange(2, dtype=np.uint64), AutoresetMode.DISABLED, 2)
+
+
+def test_slow_worlds_are_dealt_out_where_a_job_has_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = registry.tasks("dark_room", {}, "train")[:3]
+
+    def kind(count: int = 3) -> tuple[type[World], int]:
+        made = parallel.make_world("dark_room", {}, tasks[:count], np.arange(count, dtype=np.uint64))
+        return type(made), len(getattr(made, "_parts", "1"))
+
+    ours = registry.world_class("dark_room")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.delenv(parallel.VARIABLE, raising=False)
+    assert kind() == (ours, 1)  # a step of all takes less than a request
+    monkeypatch.setattr(ours, "slow", True)
+    assert kind() == (ParallelWorld, 2) and kind(1) == (ours, 1)
+    monkeypatch.setenv(parallel.VARIABLE, "16")
+    assert kind() == (ParallelWorld, 3)
+    monkeypatch.setenv(parallel.VARIABLE, "1")
+    assert kind() == (ours, 1)
+    monkeypatch.setenv(parallel.VARIABLE, "two")
+    with pytest.raises(UserError, match="'two' is not a number of processes"):
+        kind()
+
+
+def test_a_process_that_dies_is_reported_and_new_worlds_get_new_ones() -> None:
+    _, world = both("dark_room")
+    world.reset()
+    pids = parallel.pool(2).pids
+    os.kill(pids[1], signal.SIGKILL)
+    with pytest.raises(UserError, match="ended by signal SIGKILL"):
+        for _ in range(3):
+            world.step(np.zeros(B, np.int64))
+    wait_until(lambda: not any(map(lives, pids)), "the other process ends, too")
+    _, world = both("dark_room")
+    world.reset()
+    world.step(np.zeros(B, np.int64))
+    assert not set(parallel.pool(2).pids) & set(pids)
+
+
+def test_worlds_share_processes_and_leave_nothing_there() -> None:
+    _, one = both("dark_room")
+    _, two = both("tmaze")
+    assert len(parallel._pools) == 1 and len(parallel.pool(2).pids) == 2
+    one.reset()
+    two.reset()
+    number = one._number  # type: ignore[attr-defined]
+    one.close()
+    with pytest.raises(RuntimeError, match="KeyError"):
+        parallel.pool(2).ask("get_state", number, [()] * 2)
+    two.step(np.zeros(B, np.int64))
+
+
+OWNER = textwrap.dedent("""
+    import os, signal, sys, time
+    import numpy as np
+    from recollect.environments import parallel, registry
+    from gymnasium.vector import AutoresetMode
+    tasks = registry.tasks("dark_room", {}, "train")[:4]
+    world = parallel.ParallelWorld("dark_room", {}, tasks, np.arange(4, dtype=np.uint64), AutoresetMode.DISABLED, 2)
+    world.reset()
+    stopped = []
+    signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
+    if os.fork() == 0:  # a copy that ends leaves its parent's processes alone
+        parallel._pools.clear()
+        del world
+        sys.exit()
+    os.wait()
+    print(*parallel.pool(2).pids, flush=True)
+    while not stopped:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    world.step(np.zeros(4, np.int64))
+    print(int(world.get_state()["timestep"].sum()), flush=True)
+""")
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    script = tmp_path / "owner.py"
+    script.write_text(OWNER)
+    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_job_that_is_told_to_stop_can_still_save_its_worlds(owner: subprocess.Popen[str]) -> None:
+    """SIGTERM goes to all processes of a job, as from SLURM or `kill -- -PGID`."""
+    assert owner.stdout is not None
+    pids = [int(pid) for pid in owner.stdout.readline().split()]
+    assert len(pids) == 2 and all(map(lives, pids))
+    os.killpg(owner.pid, signal.SIGTERM)
+    assert owner.stdout.readline().strip() == "4" and owner.wait(timeout=60) == 0
+    wait_until(lambda: not any(map(lives, pids)), "its processes end with it")
+
+
+def test_processes_of_a_killed_job_end(owner: subprocess.Popen[str]) -> None:
+    assert owner.stdout is not None
+    pids = [int(pid) for pid in owner.stdout.readline().split()]
+    owner.kill()
+    wait_until(lambda: not any(map(lives, pids)), "its processes end")
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until(true: Callable[[], bool], what: str, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
