@@ -19,7 +19,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -61,20 +61,18 @@ def how_many() -> int:
 
 
 class Pool:
-    """Processes that play worlds, and the connections to them.
+    """Processes that play worlds, and the connections to them."""
 
-    Raises:
-        UserError: a process cannot be started.
-    """
-
-    def __init__(self, processes: int) -> None:
-        self.lock = threading.RLock()
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._owner = os.getpid()
         self._worlds = 0
+        self._closed: list[
+            tuple[int, int]
+        ] = []  # worlds that nobody needs any more, and in how many processes they are
         self._connections: list[Connection] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self.close = weakref.finalize(self, _end, self._connections, self._processes, os.getpid())
-        for _ in range(processes):
-            self._start()
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -103,9 +101,15 @@ class Pool:
     def pids(self) -> list[int]:
         return [process.pid for process in self._processes]
 
-    def new(self) -> int:
-        """A number for a world, by which its requests name it."""
+    def new(self, processes: int) -> int:
+        """A number for a world, by which its requests name it; so many processes are there then.
+
+        Raises:
+            UserError: one cannot be started.
+        """
         with self.lock:
+            while len(self._processes) < processes:
+                self._start()
             self._worlds += 1
             return self._worlds
 
@@ -115,18 +119,36 @@ class Pool:
         Raises:
             UserError: what a world has raised; or a process has died, or not answered in time.
         """
+        if os.getpid() != self._owner:
+            raise RuntimeError("a forked process cannot play the worlds of the one that it was forked from")
         with self.lock:
-            used = self._connections[: len(shares)]
-            for connection, share in zip(used, shares, strict=True):
-                try:
-                    connection.send((what, world, share))
-                except OSError:
-                    self._died(connection)
-            answers = [self._answer(connection) for connection in used]
+            try:
+                while self._closed:
+                    closed, parts = self._closed.pop()
+                    self._exchange("close", closed, [()] * parts)
+                answers = self._exchange(what, world, shares)
+            except BaseException:  # an answer may be on its way, which nobody must take for another's
+                self.close()
+                raise
         for is_error, answer in answers:
             if is_error:
                 raise answer
         return [answer for _, answer in answers]
+
+    def forget(self, world: int, parts: int) -> None:
+        """Close a world, with the next request: Python may collect one in the middle of another's."""
+        self._closed.append((world, parts))
+
+    def _exchange(self, what: str, world: int, shares: Sequence[tuple[Any, ...]]) -> list[tuple[bool, Any]]:
+        if not self.close.alive:
+            raise UserError("the processes that play worlds have ended", where=VARIABLE, do=DO)
+        used = self._connections[: len(shares)]
+        for connection, share in zip(used, shares, strict=True):
+            try:
+                connection.send((what, world, share))
+            except OSError:
+                self._died(connection)
+        return [self._answer(connection) for connection in used]
 
     def _answer(self, connection: Connection) -> tuple[bool, Any]:
         # Whole seconds are counted, not the clock: where all were stopped for an hour, nobody was slow.
@@ -134,7 +156,6 @@ class Pool:
             if connection.poll(1.0):
                 break
         else:
-            self.close()
             raise UserError(f"a process that plays a world did not answer for {PATIENCE} s", where=VARIABLE, do=DO)
         try:
             answered: tuple[bool, Any] = connection.recv()
@@ -142,14 +163,13 @@ class Pool:
             self._died(connection)
         return answered
 
-    def _died(self, connection: Connection) -> None:
+    def _died(self, connection: Connection) -> NoReturn:
         process = self._processes[self._connections.index(connection)]
         try:
             status = process.wait(timeout=10)
             how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
         except subprocess.TimeoutExpired:
             how = "its connection"
-        self.close()
         raise UserError(f"a process that plays a world ended {how}", where=VARIABLE, do=DO)
 
 
@@ -166,17 +186,17 @@ def _end(connections: list[Connection], processes: list[subprocess.Popen[bytes]]
             process.wait()
 
 
-_pools: dict[tuple[int, int], Pool] = {}
+_pools: dict[int, Pool] = {}
 _making = threading.Lock()
 
 
-def pool(processes: int) -> Pool:
-    """The processes of this process (not of one that it was forked from), started where there are none."""
+def pool() -> Pool:
+    """The processes of this process, not of one that it was forked from; of a pool whose processes died, new ones."""
     with _making:
-        key = os.getpid(), processes
-        if key not in _pools or not _pools[key].close.alive:
-            _pools[key] = Pool(processes)
-        return _pools[key]
+        found = _pools.get(os.getpid())
+        if found is None or not found.close.alive:
+            found = _pools[os.getpid()] = Pool()
+        return found
 
 
 class ParallelWorld(World):
@@ -196,11 +216,11 @@ class ParallelWorld(World):
         self.num_envs = len(self.tasks)
         self.autoreset_mode = autoreset_mode
         self.metadata = {"autoreset_mode": autoreset_mode, "render_modes": []}
-        self._pool = pool(processes)
-        self._number = self._pool.new()
         self._parts = np.array_split(np.arange(self.num_envs), min(processes, self.num_envs))
+        self._pool = pool()
+        self._number = self._pool.new(len(self._parts))
         self._facts: dict[str, Any] = {}
-        self._closing = weakref.finalize(self, _forget, weakref.ref(self._pool), self._number, len(self._parts))
+        self._closing = weakref.finalize(self, self._pool.forget, self._number, len(self._parts))
         made = (
             (name, dict(options), [self.tasks[b] for b in part], np.asarray(seeds)[part], autoreset_mode)
             for part in self._parts
@@ -281,14 +301,3 @@ class ParallelWorld(World):
 
     def close_extras(self, **kwargs: Any) -> None:
         self._closing()
-
-
-def _forget(of: weakref.ref[Pool], number: int, parts: int) -> None:
-    """Close a world in the processes, where these live and are of this process."""
-    found = of()
-    if (
-        found is not None
-        and found.close.alive
-        and any(one is found and key[0] == os.getpid() for key, one in _pools.items())
-    ):
-        found.ask("close", number, [()] * parts)

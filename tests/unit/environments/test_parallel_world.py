@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -175,7 +176,7 @@ def test_slow_worlds_are_dealt_out_where_a_job_has_threads(monkeypatch: pytest.M
 def test_a_process_that_dies_is_reported_and_new_worlds_get_new_ones() -> None:
     _, world = both("dark_room")
     world.reset()
-    pids = parallel.pool(2).pids
+    pids = parallel.pool().pids
     os.kill(pids[1], signal.SIGKILL)
     with pytest.raises(UserError, match="ended by signal SIGKILL"):
         for _ in range(3):
@@ -184,20 +185,48 @@ def test_a_process_that_dies_is_reported_and_new_worlds_get_new_ones() -> None:
     _, world = both("dark_room")
     world.reset()
     world.step(np.zeros(B, np.int64))
-    assert not set(parallel.pool(2).pids) & set(pids)
+    assert not set(parallel.pool().pids) & set(pids)
 
 
 def test_worlds_share_processes_and_leave_nothing_there() -> None:
     _, one = both("dark_room")
     _, two = both("tmaze")
-    assert len(parallel._pools) == 1 and len(parallel.pool(2).pids) == 2
+    assert len(parallel._pools) == 1 and len(parallel.pool().pids) == 2
     one.reset()
     two.reset()
     number = one._number  # type: ignore[attr-defined]
     one.close()
     with pytest.raises(RuntimeError, match="KeyError"):
-        parallel.pool(2).ask("get_state", number, [()] * 2)
+        parallel.pool().ask("get_state", number, [()] * 2)
     two.step(np.zeros(B, np.int64))
+    del two  # one that is collected is closed, too, and not in the middle of another's request
+    gc.collect()
+    _, three = both("tmaze")
+    three.reset()
+    with pytest.raises(RuntimeError, match="KeyError"):
+        parallel.pool().ask("get_state", number + 1, [()] * 2)
+
+
+def test_no_answer_is_taken_for_another() -> None:
+    """Ctrl-C between a request and its answers ends the processes; a copy of this process may not ask them."""
+    _, world = both("dark_room")
+    world.reset()
+    pool, read = parallel.pool(), parallel.Pool._answer
+
+    def interrupted(self: parallel.Pool, connection: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parallel.Pool, "_answer", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            world.step(np.zeros(B, np.int64))
+    assert parallel.Pool._answer is read and not any(map(lives, pool.pids))
+    with pytest.raises(UserError, match="have ended"):
+        world.step(np.zeros(B, np.int64))
+    _, world = both("dark_room")
+    parallel.pool()._owner += 1
+    with pytest.raises(RuntimeError, match="forked"):
+        world.reset()
 
 
 OWNER = textwrap.dedent("""
@@ -215,7 +244,7 @@ OWNER = textwrap.dedent("""
         del world
         sys.exit()
     os.wait()
-    print(*parallel.pool(2).pids, flush=True)
+    print(*parallel.pool().pids, flush=True)
     while not stopped:
         time.sleep(0.05)
     time.sleep(0.5)
