@@ -39,6 +39,7 @@ class Crafter:
     def __init__(self, reward: bool, length: int | None, seed: int) -> None:
         assert reward and length is None
         self._seed, self._episode = seed, 0
+        self._view = np.array([9, 9])
         self._world = SimpleNamespace()
 
     def reset(self) -> Any:
@@ -112,6 +113,20 @@ class Crafter:
         return self._obs(), float(action == 5), action == 16, info
 
 
+class CrafterPainter:
+    """Stands in for `crafter_image.Painter`, which needs the package's textures: the fake itself draws."""
+
+    def __init__(self, game: Crafter, noise: np.random.RandomState) -> None:
+        self.game, self.noise = game, noise
+
+    def draw(self, word: int, image_CHW: np.ndarray) -> None:
+        world = self.game._world
+        draws, world.random = world.random, self.noise
+        self.noise.seed([word, self.game._step])
+        image_CHW[:] = self.game.render()[: image_CHW.shape[1]].transpose(2, 0, 1)
+        world.random = draws
+
+
 class Cards(gymnasium.Env):
     """A POPGym task: shows (0 or 1, a card), wants the card of the step before; draws from numpy's global generator."""
 
@@ -181,6 +196,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the imports find the fakes."""
     crafter, popgym = ModuleType("crafter"), ModuleType("popgym")
     crafter.Env = Crafter  # type: ignore[attr-defined]
+    monkeypatch.setattr("recollect.environments.crafter.Painter", CrafterPainter)
     meta, meta_dict = ModuleType("metaworld"), ModuleType("metaworld.env_dict")
     names = ("reach", "push", "drawer-open", "door-close", "shelf-place", "sweep-into", "lever-pull")
     meta_dict.ALL_V3_ENVIRONMENTS = {f"{name}-v3": Arm for name in names}  # type: ignore[attr-defined]

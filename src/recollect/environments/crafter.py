@@ -22,6 +22,9 @@ What differs from the package, so that an episode is a function of its word and 
   the world's, so that one look more or less changes how its creatures walk.
 
 Neither changes any chance: a creature is as likely to be chosen, and the noise has the same distribution.
+
+What the package does slowly and nobody sees is done faster or not at all, with equal results: images (`crafter_image.py`),
+distances, and a map of the whole world at every step.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from pydantic import Field
 
 from recollect.environments import crafter_instructions as instructions
 from recollect.environments.base import Outcome, Task, WorldOptions
+from recollect.environments.crafter_image import Painter, around
 from recollect.environments.goal_sequences import GoalPart, Shown
 from recollect.environments.replayed import ReplayedWorld
 from recollect.environments.simulated import needed
@@ -45,6 +49,7 @@ ACTIONS, ITEMS = 17, 16
 PACKAGES = ("crafter",)
 MOST_ACHIEVED = 4  # goals that one step can achieve, of more the first
 SPLITS = ("train", "eval", "single", "multi")
+VIEW = (9, 9)  # the package's, of which the lowest two rows show the inventory
 VIEW_YX = (7, 9)
 FEATURES = 2 + ITEMS + 2 + 1
 
@@ -105,18 +110,25 @@ class Player:
         self._package_balance = self.inner._balance_chunk
         self.inner._balance_chunk = self._balance
         self._noise = np.random.RandomState()
+        self._painter = Painter(self.inner, self._noise)
 
     def begin(self, word: int) -> None:
         self.word = word
         self.inner._seed, self.inner._episode = word, 0
         self.inner.reset()
+        self.inner._player.distance = self._distance  # it is asked for every creature at every step
         self.achievements: dict[str, int] = dict(self.inner._player.achievements)
         self.goals: list[str] = []
-        self.semantic: np.ndarray | None = None
 
     def step(self, action: Any) -> tuple[float, bool]:
-        _, reward, over, info = self.inner.step(int(action))
-        self.semantic = info["semantic"]
+        inner = self.inner
+        kept = inner._sem_view, inner._view
+        inner._sem_view = lambda: None  # `look` asks for it where it is needed
+        inner._view = VIEW  # a step takes its largest number, once per creature: of a tuple that is quick
+        try:
+            _, reward, over, info = inner.step(int(action))
+        finally:
+            inner._sem_view, inner._view = kept
         x, y = info["player_pos"].tolist()
         self.goals = instructions.achieved(self.achievements, info["achievements"], x, y)
         self.achievements = dict(info["achievements"])
@@ -130,18 +142,17 @@ class Player:
         """All parts of an observation but the goals, flat [D]."""
         player = self.inner._player
         inventory = np.array(list(player.inventory.values()))
-        if self.options.observation == "render":
-            image_HWC = self._image()[:64]
-            return image_HWC.transpose(2, 0, 1).ravel().astype(np.uint8)
-        if self.options.observation == "crop":  # the inventory is cut off the picture, and given as numbers
-            image_HWC = self._image()[:48]
-            image = image_HWC.transpose(2, 0, 1).ravel()
-            return np.concatenate([image, inventory]).astype(np.uint8)
-        semantic_XY = self.inner._sem_view() if self.semantic is None else self.semantic
-        height, width = VIEW_YX
-        around_XY = np.pad(semantic_XY + 1, ((width // 2,) * 2, (height // 2,) * 2))
-        x, y = player.pos
-        view_YX = around_XY[x : x + width, y : y + height].T
+        if self.options.observation != "textures":  # of a crop the inventory is cut off, and given as numbers
+            crop = self.options.observation == "crop"
+            height = 48 if crop else 64
+            size = 3 * height * 64
+            seen = np.zeros(size + crop * ITEMS, np.uint8)
+            self._painter.draw(self.word, seen[:size].reshape(3, height, 64))
+            if crop:
+                seen[size:] = inventory
+            return seen
+        x, y = player.pos.tolist()
+        view_YX = around(self.inner._sem_view() + 1, x, y, 0)
         place = (np.array(player.pos) - 30.0) / 60.0
         parts = [view_YX.ravel(), player.facing, inventory / 10, place, [self.inner._world.daylight]]
         return np.concatenate(parts).astype(np.float32)
@@ -149,7 +160,16 @@ class Player:
     def _balance(self, chunk: Any, creatures: Any) -> None:
         """Let creatures of a chunk come and go; the package is given them in the order in which they came into the world."""
         number_XY = self.inner._world._obj_map
-        self._package_balance(chunk, sorted(creatures, key=lambda creature: number_XY[tuple(creature.pos)]))
+        ordered = list(creatures)
+        if len(ordered) > 1:
+            ordered.sort(key=lambda creature: number_XY[tuple(creature.pos)])
+        self._package_balance(chunk, ordered)
+
+    def _distance(self, target: Any) -> int:
+        """Steps from the player to a creature or place. Whole numbers of Python are quicker than NumPy's."""
+        x, y = self.inner._player.pos.tolist()
+        other_x, other_y = getattr(target, "pos", target).tolist()
+        return int(abs(other_x - x) + abs(other_y - y))
 
     def _image(self, size: tuple[int, int] | None = None) -> np.ndarray:
         """The package's image, uint8 [H, W, 3], 64 x 64 if no size is given. It draws nothing from the world's generator."""
