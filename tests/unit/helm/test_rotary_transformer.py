@@ -2,7 +2,6 @@
 
 import importlib.util
 
-import gguf
 import numpy as np
 import pytest
 import torch
@@ -16,6 +15,7 @@ from recollect.helm.language.rotary_transformer import RotaryCache, RotaryTransf
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import language_model
 
+gguf = pytest.importorskip("gguf", reason="gguf is not installed")
 SETTINGS = RotaryTransformerSettings(
     vocabulary=40, width=32, layers=3, heads=4, shared_heads=2, head_width=16, inner=64, base=500.0, norm_eps=2**-17
 )  # numbers that float32 holds exactly, as a file does
