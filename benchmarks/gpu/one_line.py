@@ -41,6 +41,7 @@ class Row:
         flop, moved: of a unit, see `Part`.
         difference: from the CPU's float32, see `case.difference`.
         within: whether that is within the tolerance.
+        run: commit and date of the run that measured it, where several runs are joined.
     """
 
     line: str
@@ -55,6 +56,7 @@ class Row:
     difference: float | None = None
     within: bool | None = None
     why: str = ""
+    run: str = ""
 
     def share(self, peaks: dict[str, float]) -> float | None:
         """Of the rate that the device's own peaks would allow, the nearer of arithmetic and memory."""

@@ -74,6 +74,7 @@ class Found:
             gigabytes=best.megabytes / 1e3 if best and best.megabytes else None,
             roofline=100 * share if share is not None else None,
             agrees=all(compared) if compared else None,
+            run=best.run if best else "",
         )
 
 
@@ -91,7 +92,8 @@ def joined(runs: Sequence[Found]) -> Found:
     if len(runs) > 1 and any(run.quick for run in runs):
         raise UserError("sizes were shrunk (--quick)", where=last.device, do="these are no results")
     rows: dict[tuple[str, str, str], Row] = {}
-    for row in (row for run in runs for row in run.rows):
+    for of, row in ((run, row) for run in runs for row in run.rows):
+        row = replace(row, run=row.run or f"{of.commit}, {of.date}")
         before = rows.get((row.line, row.part, row.variant))
         if before and row.rate is not None and row.within is None and not row.why:
             row = replace(row, difference=before.difference, within=before.within)

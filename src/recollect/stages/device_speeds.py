@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from string import ascii_lowercase
 
 from pydantic import Field
 
@@ -71,6 +72,7 @@ class TimedRow(Frozen):
     gigabytes: float | None = Field(None, description="Most memory of the device, of the best.")
     roofline: float | None = Field(None, description="Share of what the device's own peaks allow, of the best.")
     agrees: bool | None = Field(None, description="Whether all ways agree with the CPU within the tolerance.")
+    run: str = Field("", description="Commit and date of its best, where a file has several; else those of the file.")
 
 
 class DeviceSpeeds(Frozen):
@@ -162,18 +164,25 @@ def markdown(found: Sequence[DeviceSpeeds]) -> str:
 
 
 def _table(timed: DeviceSpeeds) -> str:
+    """With a last column that says which run a row is of, where there are several."""
+    own = f"{timed.commit}, {timed.date}"
+    runs = sorted({row.run or own for row in timed.rows} or {own}, key=lambda run: run.rpartition(", ")[::-1])
+    letters = dict(zip(runs, ascii_lowercase, strict=False))
+    several = len(runs) > 1
+    of = "; ".join(f"run {letters[run]}: commit {run}" for run in runs) if several else f"commit {own}"
     lines = [
-        f"**{timed.device}**, commit {timed.commit}, {timed.date}, torch {timed.torch}. Its own peaks: {peaks_text(timed.peaks)}.",
+        f"**{timed.device}**, torch {timed.torch}; {of}. Its own peaks: {peaks_text(timed.peaks)}.",
         "",
-        f"| work per second | {' | '.join(WAYS)} | memory | roofline | as the CPU |",
-        f"|---|{'---|' * (len(WAYS) + 3)}",
+        f"| work per second | {' | '.join(WAYS)} | memory | roofline | as the CPU |{' run |' * several}",
+        f"|---|{'---|' * (len(WAYS) + 3 + several)}",
     ]
     for row in timed.rows:
         cells = [cell_text(row.rates.get(way, "–")) for way in WAYS]
         if row.best in WAYS:
             place = WAYS.index(row.best)
             cells[place] = f"**{cells[place]}**"
-        lines.append(f"| {row.what}: {row.unit} | {' | '.join([*cells, *ends(row)])} |")
+        run = [letters[row.run or own]] * several
+        lines.append(f"| {row.what}: {row.unit} | {' | '.join([*cells, *ends(row), *run])} |")
     return "\n".join(lines)
 
 

@@ -84,7 +84,12 @@ def test_the_table_marks_the_fastest_and_says_where_a_number_is_missing() -> Non
     one = DeviceSpeeds(device="G", commit="c", date="d", torch="t", peaks={"float32": 5e13, "copy": 2e12}, rows=(row,))
     text = device_speeds.markdown([one])
     assert "| a line, update: updates | 10 | – | – | **20.5** | memory | 1.5 GB | 40 % | yes |" in text
-    assert "float32 50 TFLOP/s, copy 2 TB/s" in text
+    assert "float32 50 TFLOP/s, copy 2 TB/s" in text and "**G**, torch t; commit c, d. " in text
+    later = row.model_copy(update={"what": "another", "run": "e, f"})
+    text = device_speeds.markdown([one.model_copy(update={"rows": (later, row)})])
+    assert "**G**, torch t; run a: commit c, d; run b: commit e, f. " in text
+    assert "| another: updates | 10 | – | – | **20.5** | memory | 1.5 GB | 40 % | yes | b |" in text
+    assert "| a line, update: updates | 10 | – | – | **20.5** | memory | 1.5 GB | 40 % | yes | a |" in text
     assert device_speeds.markdown([]) == device_speeds.NOTHING
 
 
