@@ -34,18 +34,12 @@ WORKER = "recollect.environments.parallel_worker"
 PATIENCE = 900  # seconds that an answer may take
 
 
-def make_world(
-    name: str,
-    options: Mapping[str, Any],
-    tasks: Sequence[Task],
-    seeds: np.ndarray,
-    autoreset_mode: Literal[AutoresetMode.DISABLED, AutoresetMode.SAME_STEP] = AutoresetMode.DISABLED,
-) -> World:
+def make_world(name: str, options: Mapping[str, Any], tasks: Sequence[Task], seeds: np.ndarray) -> World:
     """As `registry.make_world`; a slow world of several instances is played by several processes, where the job has threads."""
     processes = min(how_many(), len(tasks))
     if processes < 2 or not registry.world_class(name).slow:
-        return registry.make_world(name, options, tasks, seeds, autoreset_mode)
-    return ParallelWorld(name, options, tasks, seeds, autoreset_mode, processes)
+        return registry.make_world(name, options, tasks, seeds)
+    return ParallelWorld(name, options, tasks, seeds, AutoresetMode.DISABLED, processes)
 
 
 def how_many() -> int:
