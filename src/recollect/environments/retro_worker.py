@@ -119,19 +119,27 @@ class Game:
         self._show(self.inner.reset()[0])
 
     def step(self) -> None:
-        """Play the action until the frames are over or the game is."""
+        """Play the action until the frames are over or the game is.
+
+        That is the package's `step` again and again, without the pictures and the variables of frames that nobody sees.
+        Buttons stay pressed.
+        """
         pressed = self.arrays["action"]
         action = pressed[: self.inner.action_space.n].astype("int8") if self.buttons else int(pressed[0])
+        emulator, data = self.inner.em, self.inner.data
+        for player, mask in enumerate(self.inner.action_to_array(action)):
+            emulator.set_button_mask(mask, player)
         reward = 0.0
         for _ in range(self.frames):
-            frame, paid, terminated, truncated, _ = self.inner.step(action)
-            reward += float(paid)
-            over = bool(terminated or truncated)
+            emulator.step()
+            data.update_ram()
+            reward += float(data.current_reward())
+            over = bool(data.is_done())
             if over:
                 break
         self.arrays["reward"][0] = reward
         self.arrays["first"][0] = over
-        self._show(frame)
+        self._show(self.inner.get_screen(apply_rotation=True))
 
     def _show(self, frame_HWC: np.ndarray) -> None:
         """Shrink a frame by area, and draw the border."""

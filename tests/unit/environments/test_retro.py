@@ -2,10 +2,45 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 
-from recollect.environments import retro_worker
+from recollect.environments import registry, retro_worker
+from recollect.environments.base import World
+
+with_retro = pytest.mark.skipif(find_spec("stable_retro") is None, reason="stable_retro is not installed")
+GAME = "Airstriker-Genesis-v0"
+# Plays as the package does, frame by frame, in a process of its own: there can be one emulator in each.
+PLAIN = """
+import sys
+import numpy as np
+import stable_retro
+from recollect.environments.retro_worker import Shrinker
+buttons, skip = sys.argv[1] == "buttons", 4
+kind = stable_retro.Actions.FILTERED if buttons else stable_retro.Actions.DISCRETE
+game = stable_retro.make("Airstriker-Genesis-v0", use_restricted_actions=kind, render_mode="rgb_array")
+shrinker = Shrinker(game.observation_space.shape[:2], (84, 96))
+shown = lambda frame: np.rint(shrinker.whole(frame)).astype(np.uint8)
+frames, rewards, ends = [shown(game.reset()[0])], [], []
+for action in np.load(sys.argv[2]):
+    paid = 0.0
+    for _ in range(skip):
+        frame, reward, over, _, _ = game.step(action[: game.num_buttons].astype("int8") if buttons else int(action))
+        paid += float(reward)
+        if over:
+            break
+    rewards.append(paid)
+    ends.append(over)
+    frames.append(shown(game.reset()[0] if over else frame))
+np.savez(sys.argv[3], frames=frames, rewards=rewards, ends=ends)
+"""
 
 
 @pytest.mark.parametrize("seen", [(224, 320), (240, 256), (210, 160), (144, 160), (84, 96), (60, 70)])
@@ -18,3 +53,30 @@ def test_frames_shrunk_in_blocks_are_those_of_whole_products(seen: tuple[int, in
         assert np.rint(shrinker.shrunk(frame_HWC)).tobytes() == np.rint(whole_CYX).tobytes()
     shrinker.use_blocks_of(8)  # also where the library adds in another order, but for rounding
     np.testing.assert_allclose(shrinker.shrunk(frame_HWC), whole_CYX, rtol=1e-12, atol=1e-12)
+
+
+def make(count: int, mode: AutoresetMode = AutoresetMode.DISABLED, **options: Any) -> World:
+    options = {"game": GAME, "frame_skip": 4, "border": False, "horizon": 1000, **options}
+    listed = registry.tasks("retro", options, "train") * count
+    return registry.make_world("retro", options, listed, np.arange(count, dtype=np.uint64), mode)
+
+
+@with_retro
+@pytest.mark.parametrize("kind", ["choices", "buttons"])
+def test_a_step_is_the_packages_own_frame_by_frame(kind: str, tmp_path: Path) -> None:
+    """300 random steps, which earn something."""
+    world = make(1, AutoresetMode.SAME_STEP, buttons=kind == "buttons")
+    draws = np.random.default_rng(2)
+    actions = draws.integers(2, size=(300, 12)) if kind == "buttons" else draws.integers(126, size=300)
+    np.save(tmp_path / "actions.npy", actions)
+    plain = subprocess.run(
+        [sys.executable, "-c", PLAIN, kind, str(tmp_path / "actions.npy"), str(tmp_path / "seen.npz")], timeout=300
+    )
+    assert plain.returncode == 0
+    theirs = np.load(tmp_path / "seen.npz")
+    np.testing.assert_array_equal(world.reset()[0][0], theirs["frames"][0])
+    for t, action in enumerate(actions):
+        seen, reward, over, _, _ = world.step(action[None])
+        np.testing.assert_array_equal(seen[0], theirs["frames"][t + 1])
+        assert (reward[0], over[0]) == (np.float32(theirs["rewards"][t]), theirs["ends"][t])
+    assert theirs["rewards"].sum() > 0
