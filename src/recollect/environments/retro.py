@@ -9,6 +9,7 @@ episode; the tasks of `starts` are each start alone.
 - Actions are the console's own choices of buttons; with `buttons`, any of 12 at once, of which the console has the first so
   many.
 - There can be one emulator in a process, so each instance is played by a worker process (`worker.py`) of our own Python.
+  All are told their actions before any is waited for, so that they play side by side.
 - `terminated`: what the package calls done. Upstream's older version forgets it (an episode then lasts to the horizon).
 """
 
@@ -23,7 +24,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, Space
 from pydantic import Field
 
-from recollect.environments.base import Task, WorldOptions
+from recollect.environments.base import Outcome, Task, WorldOptions
 from recollect.environments.replayed import ReplayedWorld
 from recollect.environments.simulated import needed
 from recollect.environments.worker import Worker
@@ -88,15 +89,24 @@ class Player:
         }
         options = {name: getattr(chosen, name) for name in ("game", "frame_skip", "border", "buttons")}
         self.starts = list(starts)
+        self.playing = False  # an action was sent whose answer was not taken
         self.worker = Worker("retro", Path(sys.executable), SCRIPT, fields, options)
 
     def begin(self, word: int) -> None:
         self.worker.ask("begin", which=[{"start": self.starts[word % len(self.starts)]}])
 
+    def send(self, action: Any) -> None:
+        """Begin a step, which `step` with the same action ends."""
+        self.worker.arrays["action"][:] = action
+        self.worker.send("step")
+        self.playing = True
+
     def step(self, action: Any) -> tuple[float, bool]:
+        if not self.playing:
+            self.send(action)
+        self.playing = False
+        self.worker.answer("step")
         arrays = self.worker.arrays
-        arrays["action"][:] = action
-        self.worker.ask("step")
         return float(arrays["reward"][0]), bool(arrays["first"][0])
 
     def look(self) -> np.ndarray:
@@ -119,6 +129,11 @@ class Retro(ReplayedWorld):
         self.single_observation_space = Box(0, 255, SHAPE_CHW, np.uint8)
         self.single_action_space = MultiBinary(BUTTONS) if chosen.buttons else acts
         self._play(players)
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
+        for player, action in zip(self.players, actions_B, strict=True):
+            player.send(action)
+        return super()._advance(actions_B, last_B)
 
 
 World = Retro

@@ -101,7 +101,7 @@ class Worker:
         self.arrays: dict[str, np.ndarray] = {}
         for name, (kind, sizes, offset) in placed.items():
             self.arrays[name] = np.ndarray(sizes, kind, buffer=memory, offset=offset)
-        about, _ = self._answer("start")
+        about, _ = self.answer("start")
         if about.get("protocol") != PROTOCOL:
             self.close()
             what = f"the worker speaks protocol {about.get('protocol')}, not {PROTOCOL}"
@@ -119,15 +119,23 @@ class Worker:
 
     def ask(self, what: str, data: bytes = b"", **said: Any) -> tuple[dict[str, Any], bytes]:
         """Have the worker do something, and wait. Raises UserError: it failed, died, or took longer than `patience`."""
+        self.send(what, data, **said)
+        return self.answer(what)
+
+    def send(self, what: str, data: bytes = b"", **said: Any) -> None:
+        """Have the worker do something, whose `answer` must be taken before it is asked anything else.
+
+        Raises UserError: it has ended.
+        """
         if not self.close.alive:
             raise UserError(f"the worker of '{self.world}' has ended", where=self.python, do="run the command again")
         head = json.dumps({"do": what, **said, "bytes": len(data)}).encode()
         self._socket.settimeout(self.patience)
         with contextlib.suppress(OSError):  # of one that died; the answer says how
             self._socket.sendall(head + b"\n" + data)
-        return self._answer(what)
 
-    def _answer(self, what: str) -> tuple[dict[str, Any], bytes]:
+    def answer(self, what: str) -> tuple[dict[str, Any], bytes]:
+        """Wait for what the worker says to what was sent. Raises UserError: it failed, died, or was too slow."""
         self._socket.settimeout(1.0)
         received = bytearray()
         while (line := received.find(b"\n")) < 0:

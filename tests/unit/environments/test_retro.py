@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from recollect.environments import registry, retro_worker
 from recollect.environments.base import World
+from recollect.environments.worker import Worker
 
 with_retro = pytest.mark.skipif(find_spec("stable_retro") is None, reason="stable_retro is not installed")
 GAME = "Airstriker-Genesis-v0"
@@ -80,3 +81,39 @@ def test_a_step_is_the_packages_own_frame_by_frame(kind: str, tmp_path: Path) ->
         np.testing.assert_array_equal(seen[0], theirs["frames"][t + 1])
         assert (reward[0], over[0]) == (np.float32(theirs["rewards"][t]), theirs["ends"][t])
     assert theirs["rewards"].sum() > 0
+
+
+@with_retro
+def test_games_that_are_played_side_by_side_are_those_of_each_alone() -> None:
+    together = make(3, horizon=20)
+    alone = [make(1, horizon=20) for _ in range(3)]
+    starts = together.reset()[0]
+    for b, world in enumerate(alone):
+        np.testing.assert_array_equal(world.reset()[0][0], starts[b])
+    draws = np.random.default_rng(3)
+    for _ in range(15):
+        actions = draws.integers(126, size=3)
+        rows = together.step(actions)
+        for b, world in enumerate(alone):
+            for mine, theirs in zip(world.step(actions[b : b + 1])[:4], rows[:4], strict=True):
+                np.testing.assert_array_equal(mine[0], theirs[b])
+
+
+@with_retro
+def test_all_games_are_told_their_actions_before_one_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = make(2)
+    world.reset()
+    heard: list[str] = []
+    for name in ("send", "answer"):
+        plain = getattr(Worker, name)
+
+        def noted(worker: Worker, what: str, *, name: str = name, plain: Any = plain) -> Any:
+            heard.append(name)
+            return plain(worker, what)
+
+        monkeypatch.setattr(Worker, name, noted)
+    world.step(np.array([1, 2]))
+    assert heard == ["send", "send", "answer", "answer"]
+    monkeypatch.undo()
+    world.set_state(world.get_state())  # which plays one after the other
+    assert not any(player.playing for player in world.players)  # type: ignore[attr-defined]
