@@ -52,6 +52,10 @@ class Client:
     def setJointMotorControl2(self, body: int, link: int, controlMode: int, force: float, **gains: float) -> None:
         self.torque[link] = force if controlMode == 1 else 0.0
 
+    def setJointMotorControlArray(self, body: int, links: list[int], controlMode: int, forces: list[float]) -> None:
+        for link, force in zip(links, forces, strict=True):
+            self.setJointMotorControl2(body, link, controlMode, force)
+
     def resetJointState(self, body: int, link: int, targetValue: float, targetVelocity: float) -> None:
         self.angle[link], self.speed[link] = targetValue, targetVelocity
 
@@ -64,6 +68,9 @@ class Client:
     def getJointState(self, body: int, link: int) -> tuple[float, float, int, int]:
         return self.angle[link], self.speed[link], 0, 0
 
+    def getJointStates(self, body: int, links: list[int]) -> list[tuple[float, float, int, int]]:
+        return [self.getJointState(body, link) for link in links]
+
     def position(self) -> tuple[float, float, float]:
         return self.x, 0.01 * self.x, 1.3 - 2.0 * float(np.abs(self.angle).sum())
 
@@ -71,11 +78,17 @@ class Client:
         orientation = (float(self.angle.mean()), 0.0, 0.1 * self.x)
         return self.position(), orientation, 0, 0, 0, 0, (self.drift, 0.1, -0.2)
 
+    def getLinkStates(self, body: int, links: list[int]) -> list[tuple[Any, ...]]:
+        return [self.getLinkState(body, link) for link in links]
+
+    def getBaseVelocity(self, body: int) -> tuple[Any, Any]:
+        return (self.drift, 0.1, -0.2), (0.0, 0.0, 0.0)
+
     def getBasePositionAndOrientation(self, body: int) -> tuple[Any, Any]:
         return (0.0, 0.0, 0.0), (0.0, 0.0, 0.0)
 
-    def getContactPoints(self, body: int, other: int, link: int, other_link: int) -> list[tuple[int, ...]]:
-        return [(0, body, FLOOR, link, -1)] if self.angle[-1] > 0.05 * link else []
+    def getContactPoints(self, body: int, other: int) -> list[tuple[int, ...]]:
+        return [(0, body, other, link, -1) for link in range(len(self.links)) if self.angle[-1] > 0.05 * link]
 
     def setGravity(self, *numbers: float) -> None: ...
     def setDefaultContactERP(self, number: float) -> None: ...

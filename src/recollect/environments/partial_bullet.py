@@ -22,7 +22,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -145,6 +145,17 @@ class Motor(NamedTuple):
     strength: float
 
 
+def _by_body(parts: Sequence[Part]) -> list[tuple[int, list[int], list[int]]]:
+    """Of each body that some of the parts are links of: the body, their places among the parts, and the links."""
+    found: dict[int, tuple[list[int], list[int]]] = {}
+    for i, part in enumerate(parts):
+        if part.link != -1:
+            places, links = found.setdefault(part.body, ([], []))
+            places.append(i)
+            links.append(part.link)
+    return [(body, *which) for body, which in found.items()]
+
+
 @contextmanager
 def _nothing_said() -> Iterator[None]:
     """PyBullet prints a line at its import and at each connection, into a forecast or a plan that a program reads."""
@@ -174,6 +185,11 @@ class Simulator:
         self.seen = robot.seen(observation)
         with _nothing_said():
             self.inner = client.BulletClient(connection_mode=self.bullet.DIRECT)  # disconnects when it is dropped
+        # What each step calls, for all links or motors of a body at once. The client makes a function at each mention.
+        self.joint_states, self.link_states = self.inner.getJointStates, self.inner.getLinkStates
+        self.link_state, self.base_velocity = self.inner.getLinkState, self.inner.getBaseVelocity
+        self.base_place, self.contacts = self.inner.getBasePositionAndOrientation, self.inner.getContactPoints
+        self.push, self.simulate = self.inner.setJointMotorControlArray, self.inner.stepSimulation
 
     def begin(self, word: int) -> None:
         self._load()
@@ -192,10 +208,11 @@ class Simulator:
         return self.observation_D[self.seen]
 
     def step(self, action_A: np.ndarray) -> tuple[float, bool]:
-        for number, motor in zip(action_A.tolist(), self.motors, strict=True):
-            torque = self.robot.power * motor.strength * number
-            self.inner.setJointMotorControl2(*motor.part, controlMode=self.bullet.TORQUE_CONTROL, force=torque)
-        self.inner.stepSimulation()
+        power, mode = self.robot.power, self.bullet.TORQUE_CONTROL
+        torques = [power * motor.strength * x for x, motor in zip(action_A.tolist(), self.motors, strict=True)]
+        for body, places, links in self.motors_of:
+            self.push(body, links, controlMode=mode, forces=[torques[i] for i in places])
+        self.simulate()
 
         self.observation_D = self._observe()
         height = self.observation_D[0] + self.first_height
@@ -204,19 +221,22 @@ class Simulator:
         self.distance = self._distance()
 
         # Contacts of this step are seen at the next one.
-        on_floor = (self.floor, -1)
-        for i, foot in enumerate(self.feet):
-            contacts = self.inner.getContactPoints(foot.body, -1, foot.link, -1)
-            self.contact_F[i] = any((contact[2], contact[4]) == on_floor for contact in contacts)
+        on_floor = {
+            (contact[1], contact[3])
+            for body in self.bodies
+            for contact in self.contacts(body, self.floor)
+            if contact[4] == -1
+        }
+        self.contact_F[:] = [foot in on_floor for foot in self.feet]
 
         # What pays: to be alive, to come nearer, little power, and joints away from their limits.
         staying = 1.0 if alive else -1.0
         progress = -self.distance / STEP + before / STEP
-        power = -2.0 * float(np.abs(action_A * self.speeds_A).mean())
+        effort = -2.0 * float(np.abs(action_A * self.speeds_A).mean())
         stall = 0.1 * float(np.square(action_A).mean())
         joints = self.observation_D[BODY : BODY + 2 * self.robot.joints]
         at_limit = -0.1 * np.count_nonzero(np.abs(joints[0::2]) > 0.99)
-        reward = staying + progress + (power - stall) + at_limit
+        reward = staying + progress + (effort - stall) + at_limit
         return reward, not alive
 
     def render(self) -> np.ndarray:
@@ -259,26 +279,25 @@ class Simulator:
                 self.motors.append(Motor(part, 0.5 * (low + high), high - low, strength))
         self.torso = parts["torso"]
         self.feet = [parts[name] for name in self.robot.feet]
-        self.parts = [*parts.values(), Part(self.floor, -1)]
+        everything = [*parts.values(), Part(self.floor, -1)]
+        self.part_count = len(everything)
+        self.bases = [(i, part.body) for i, part in enumerate(everything) if part.link == -1]
+        self.links_of = _by_body(everything)
+        self.motors_of = _by_body([motor.part for motor in self.motors])
+        self.bodies = sorted({foot.body for foot in self.feet})
 
     def _release(self, part: Part) -> None:
         """Switch off the motor that every joint has."""
         gains = {"positionGain": 0.1, "velocityGain": 0.1, "force": 0}
         self.inner.setJointMotorControl2(*part, controlMode=self.bullet.POSITION_CONTROL, **gains)
 
-    def _place(self, part: Part) -> tuple[Any, Any]:
-        """Position and orientation of a part."""
-        if part.link == -1:
-            return self.inner.getBasePositionAndOrientation(part.body)
-        return self.inner.getLinkState(*part)[:2]
-
     def _body(self) -> tuple[Any, Any, Any]:
         """Position, (roll, pitch, yaw) and velocity of the torso."""
-        position, orientation = self._place(self.torso)
         if self.torso.link == -1:
-            velocity = self.inner.getBaseVelocity(self.torso.body)[0]
+            position, orientation = self.base_place(self.torso.body)
+            velocity = self.base_velocity(self.torso.body)[0]
         else:
-            velocity = self.inner.getLinkState(*self.torso, computeLinkVelocity=1)[6]
+            position, orientation, _, _, _, _, velocity = self.link_state(*self.torso, computeLinkVelocity=1)[:7]
         return position, self.bullet.getEulerFromQuaternion(orientation), velocity
 
     def _distance(self) -> float:
@@ -286,7 +305,13 @@ class Simulator:
         return float(np.linalg.norm([-self.middle_2[1], TARGET_X - self.middle_2[0]]))
 
     def _observe(self) -> np.ndarray:
-        place_P3 = np.array([self._place(part)[0] for part in self.parts])
+        places: list[Any] = [None] * self.part_count
+        for i, body in self.bases:
+            places[i] = self.base_place(body)[0]
+        for body, rows, links in self.links_of:
+            for i, state in zip(rows, self.link_states(body, links), strict=True):
+                places[i] = state[0]
+        place_P3 = np.array(places)
         self.middle_2 = place_P3[:, 0].mean(), place_P3[:, 1].mean()
         position, (roll, self.pitch, yaw), velocity = self._body()
         height = position[2] - self.first_height
@@ -300,11 +325,12 @@ class Simulator:
         body = [height, np.sin(angle), np.cos(angle), *velocity_3, roll, self.pitch]
 
         # Of each joint where it stands between its limits, -1 to 1, and how fast it turns.
-        joints = []
-        for motor in self.motors:
-            at, speed = self.inner.getJointState(*motor.part)[:2]
-            joints.append(2 * (at - motor.middle) / motor.width)
-            joints.append(0.1 * speed)
+        joints = [0.0] * (2 * len(self.motors))
+        for robot, rows, links in self.motors_of:
+            for i, (at, speed, *_) in zip(rows, self.joint_states(robot, links), strict=True):
+                motor = self.motors[i]
+                joints[2 * i] = 2 * (at - motor.middle) / motor.width
+                joints[2 * i + 1] = 0.1 * speed
         joints_J = np.array(joints, np.float32)
         self.speeds_A = joints_J[1::2]
 
