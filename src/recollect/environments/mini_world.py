@@ -7,6 +7,7 @@ Mesa in software. No randomisation of textures or light. The family `miniworld` 
   called PickupObjects now. Upstream draws into an invisible window and needs a display.
 - The package keeps what stands still in OpenGL's list number 1, which all its environments of a process share: each
   would show the walls of the one that began last. Ours have a list each.
+- Depths, which nobody looks at, are not read. OpenGL is asked for errors once an image, not at each of its fifty calls.
 - `Sign` gives the image alone; the number of the goal is not shown, as upstream. Its sign always reads BLUE.
 - Images follow from the state to the bit on the same machine and driver only.
 
@@ -16,6 +17,8 @@ Source: specification 2.4 of HELM.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import importlib
 import io
 from itertools import count
 from types import SimpleNamespace
@@ -64,6 +67,7 @@ def load() -> Any:
     """The package, drawing without a display and with a list per environment. Raises UserError: it is not installed."""
     pyglet = needed("pyglet", "mini_world", family="miniworld")
     pyglet.options["headless"] = True  # must be said before anything is imported that draws
+    pyglet.options["debug_gl"] = False  # would ask for errors at each call; `Player` does once an image
     package = needed("miniworld", "mini_world", family="miniworld")
     inside = package.miniworld
     if not hasattr(inside, "lists_are_our_own"):
@@ -80,11 +84,16 @@ class Player:
 
     def __init__(self, task: str) -> None:
         package = load()
+        self.gl = importlib.import_module("pyglet.gl")
         self.list = _drawn.list = next(_numbers)
         with contextlib.redirect_stdout(io.StringIO()):  # it says how smooth its edges are
             # The window for people, which is not shown, would take 30 MB.
             self.inner = getattr(package.envs, task)(window_width=SHAPE[2], window_height=SHAPE[1])
         self.draw, self.inner.render_obs = self.inner.render_obs, lambda: None
+        self.image = self.inner.obs_fb
+        self.image.resolve = self._read
+        while self.gl.glGetError():
+            pass  # of what a driver lacks, for which the package takes something else
         self.seen: np.ndarray | None = None
 
     def begin(self, word: int) -> None:
@@ -101,6 +110,24 @@ class Player:
             _drawn.list = self.list
             self.seen = np.ascontiguousarray(self.draw().transpose(2, 0, 1))
         return self.seen
+
+    def _read(self) -> np.ndarray:
+        """What the package drew last, uint8 [H, W, 3]. Raises RuntimeError: OpenGL says that something went wrong."""
+        gl, image = self.gl, self.image
+        corners = (0, 0, image.width, image.height)
+        # A pixel of the one buffer is drawn at several places of it; in the other it is their mean.
+        gl.glBindFramebuffer(gl.GL_READ_FRAMEBUFFER, image.multi_fbo)
+        gl.glBindFramebuffer(gl.GL_DRAW_FRAMEBUFFER, image.final_fbo)
+        gl.glBlitFramebuffer(*corners, *corners, gl.GL_COLOR_BUFFER_BIT, gl.GL_LINEAR)
+        gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, image.final_fbo)
+        gl.glPixelStorei(gl.GL_PACK_ALIGNMENT, 1)
+        upside_down_HWC = np.empty((image.height, image.width, 3), np.uint8)
+        pixels = upside_down_HWC.ctypes.data_as(ctypes.POINTER(ctypes.c_ubyte))
+        gl.glReadPixels(*corners, gl.GL_RGB, gl.GL_UNSIGNED_BYTE, pixels)
+        gl.glBindFramebuffer(gl.GL_FRAMEBUFFER, 0)
+        if error := gl.glGetError():
+            raise RuntimeError(f"OpenGL could not draw what MiniWorld shows (error {error:#x})")
+        return upside_down_HWC[::-1]
 
 
 class MiniWorld(ReplayedWorld):

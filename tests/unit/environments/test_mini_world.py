@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
 
-from recollect.environments import registry
+from recollect.environments import mini_world, registry
 from recollect.environments.base import World
 from recollect.settings.errors import UserError
 
@@ -82,6 +83,33 @@ def test_images_are_those_that_the_package_draws() -> None:
     player: Any = world.players[0]  # type: ignore[attr-defined]
     player.inner._render_static()
     assert np.array_equal(player.draw().transpose(2, 0, 1), images[0])
+
+
+@with_miniworld
+@pytest.mark.parametrize("task", TASKS)
+def test_images_are_those_that_the_package_reads(task: str) -> None:
+    world = make(task, [0, 1, 2])
+    images, _ = world.reset()
+    draws = np.random.default_rng(4)
+    for _ in range(10):
+        for player, image in zip(world.players, images, strict=True):  # type: ignore[attr-defined]
+            ours = player.image.resolve
+            player.image.resolve = partial(type(player.image).resolve, player.image)
+            mini_world._drawn.list = player.list
+            assert np.array_equal(player.draw().transpose(2, 0, 1), image)
+            player.image.resolve = ours
+        images, _, terminated, *_ = world.step(draws.integers(3, size=3))
+        if terminated.any():
+            break
+
+
+@with_miniworld
+def test_what_opengl_could_not_do_is_told() -> None:
+    world = make("TMaze", [0])
+    world.reset()
+    world.players[0].gl.glEnable(0xFFFF)  # type: ignore[attr-defined]
+    with pytest.raises(RuntimeError, match="error 0x500"):
+        world.step(np.array([0]))
 
 
 @with_miniworld
