@@ -174,6 +174,7 @@ class Arm:
 
     def __init__(self) -> None:
         self._partially_observable, self.sawyer_observation_space = True, None
+        self.data = SimpleNamespace(body=lambda name: SimpleNamespace(xpos=np.zeros(3)))  # the simulator's parts
 
     def seed(self, word: int) -> None:
         self.draws = np.random.RandomState(word)

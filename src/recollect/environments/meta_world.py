@@ -16,6 +16,7 @@ Source: RA-DT (arXiv 2410.07071), specification 1.6 and 5; numbers from its rele
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -106,10 +107,27 @@ class Simulator:
         self.inner.__dict__.pop("sawyer_observation_space", None)  # made while the goal was hidden; clips observations
         self.inner._freeze_rand_vec, self.inner.seeded_rand_vec, self.inner._set_task_called = False, True, True
         self.policy: Any = None
+        # Where three parts of the hand are, as the simulator keeps it: arrays that change with every step.
+        parts = ("hand", "rightclaw", "leftclaw")
+        self.hand_3, self.right_3, self.left_3 = (self.inner.data.body(part).xpos for part in parts)
+        self.inner._get_curr_obs_combined_no_goal = self._hand_and_objects
 
     def begin(self, word: int) -> None:
         self.inner.seed(word)
         self.seen_D = self.inner.reset()[0]
+
+    def _hand_and_objects(self) -> np.ndarray:
+        """The first 18 numbers of an observation, to the bit as the package has them, which finds parts by name each time."""
+        apart_3 = self.right_3 - self.left_3
+        seen_D = np.zeros(18)
+        seen_D[:3] = self.hand_3
+        seen_D[3] = min(max(math.sqrt(apart_3.dot(apart_3)) / 0.1, 0.0), 1.0)  # fingers are at most about 0.1 m apart
+        positions_N, turns_N = self.inner._get_pos_objects(), self.inner._get_quat_objects()
+        for i in range(len(positions_N) // 3):
+            first = 4 + 7 * i
+            seen_D[first : first + 3] = positions_N[3 * i : 3 * i + 3]
+            seen_D[first + 3 : first + 7] = turns_N[4 * i : 4 * i + 4]
+        return seen_D
 
     def step(self, action_A: np.ndarray) -> tuple[float, bool]:
         self.seen_D, reward, _, _, info = self.inner.step(action_A)
