@@ -306,10 +306,10 @@ class Simulator:
 
     def _observe(self) -> np.ndarray:
         places: list[Any] = [None] * self.part_count
-        for i, body in self.bases:
-            places[i] = self.base_place(body)[0]
-        for body, rows, links in self.links_of:
-            for i, state in zip(rows, self.link_states(body, links), strict=True):
+        for i, robot in self.bases:
+            places[i] = self.base_place(robot)[0]
+        for robot, rows, links in self.links_of:
+            for i, state in zip(rows, self.link_states(robot, links), strict=True):
                 places[i] = state[0]
         place_P3 = np.array(places)
         self.middle_2 = place_P3[:, 0].mean(), place_P3[:, 1].mean()
@@ -327,8 +327,9 @@ class Simulator:
         # Of each joint where it stands between its limits, -1 to 1, and how fast it turns.
         joints = [0.0] * (2 * len(self.motors))
         for robot, rows, links in self.motors_of:
-            for i, (at, speed, *_) in zip(rows, self.joint_states(robot, links), strict=True):
+            for i, state in zip(rows, self.joint_states(robot, links), strict=True):
                 motor = self.motors[i]
+                at, speed = state[:2]
                 joints[2 * i] = 2 * (at - motor.middle) / motor.width
                 joints[2 * i + 1] = 0.1 * speed
         joints_J = np.array(joints, np.float32)
