@@ -44,7 +44,7 @@ def test_an_environment_has_its_own_time_and_another_of_its_world_the_mean() -> 
     work = work_of(job)
     steps = work.env_steps
     assert cpu.plays(job, work) == pytest.approx(steps * rows[0].microseconds * 1e-6)
-    assert gpu.plays(job, work) == pytest.approx(cpu.plays(job, work) / 4)
+    assert gpu.plays(job, work) == pytest.approx(cpu.plays(job, work) / 4 + steps * world_steps.WAITS)
     mean = sum(row.microseconds for row in rows) / len(rows) * 1e-6
     other = job._replace(env="bullet_ant_f")
     assert other.env not in {row.env for row in rows}
