@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import os
 
+_used = 1
+
+
+def used() -> int:
+    """How many threads this process was told to use; 1 where nobody said."""
+    return _used
+
 
 def use_threads(count: int) -> None:
     """Let torch, which is imported here, use so many threads; 0: as many as cores.
@@ -13,10 +20,12 @@ def use_threads(count: int) -> None:
     and in reports on version 2.11, not measured here.) Convolutions and recurrent layers compute in whole float32, as products of
     matrices do, where a method does not ask for TF32: a policy acts in its evaluation as it did in training.
     """
+    global _used
     if count:
         os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(count)
     import torch
 
+    _used = count or torch.get_num_threads()
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cudnn.allow_tf32 = False
     if count:

@@ -25,6 +25,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from recollect.artifacts import threads
 from recollect.environments import counter_rng, registry
 from recollect.environments.base import Task, World
 from recollect.settings.errors import UserError
@@ -48,10 +49,10 @@ def how_many() -> int:
     Raises:
         UserError: the variable is no number.
     """
-    said = os.environ.get(VARIABLE) or os.environ.get("OMP_NUM_THREADS") or "1"
-    if not said.isdigit():
+    said = os.environ.get(VARIABLE, "")
+    if said and not said.isdigit():
         raise UserError(f"'{said}' is not a number of processes", where=VARIABLE, do=f"set {VARIABLE}=4, or unset it")
-    return int(said)
+    return int(said) if said else threads.used()
 
 
 class Pool:

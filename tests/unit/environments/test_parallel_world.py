@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
+from recollect.artifacts import threads
 from recollect.environments import parallel, registry
 from recollect.environments.base import World
 from recollect.environments.parallel import ParallelWorld
@@ -159,7 +160,7 @@ def test_slow_worlds_are_dealt_out_where_a_job_has_threads(monkeypatch: pytest.M
         return type(made), len(getattr(made, "_parts", "1"))
 
     ours = registry.world_class("dark_room")
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setattr(threads, "_used", 2)
     monkeypatch.delenv(parallel.VARIABLE, raising=False)
     assert kind() == (ours, 1)  # a step of all takes less than a request
     monkeypatch.setattr(ours, "slow", True)
