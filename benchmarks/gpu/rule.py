@@ -14,6 +14,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from recollect.artifacts.sealed import write_bytes
+from recollect.settings.still import held_still
 from recollect.stages import device_speeds
 from recollect.stages.between_marks import put_between
 from recollect.stages.device_speeds import DeviceSpeeds, TimedJob
@@ -55,7 +56,8 @@ def typical(rows: Sequence[Row]) -> float:
 
 
 def markdown(found: Sequence[DeviceSpeeds]) -> str:
-    return "\n\n".join(_table(speeds) for speeds in found)
+    with held_still():  # files of settings are read once
+        return "\n\n".join(_table(speeds) for speeds in found)
 
 
 def _table(speeds: DeviceSpeeds) -> str:
