@@ -17,11 +17,6 @@ from pydantic import Field
 from recollect.settings.loading import config_folder, validated
 from recollect.settings.schema import Frozen
 
-WAITS = 6e-5
-"""Seconds that processes add to a step of an instance: requests, and waiting for the slowest and for new episodes. Two processes on
-two cores took 40 to 80 microseconds longer than half of the time of one (MiniWorld, PyBullet, Meta-World, DMControl; Crafter 190).
-"""
-
 
 class WorldStep(Frozen):
     """A row: one environment, played by one core with random actions."""
@@ -30,7 +25,11 @@ class WorldStep(Frozen):
     world: str = Field(description="Its `world:`; other environments of it take the mean of those that were timed.")
     microseconds: float = Field(gt=0, description="Of a step of one instance, beginnings of episodes included.")
     instances: int = Field(ge=1, description="That were played in turn.")
-    parallel: bool = Field(description="Whether several processes play it where a job has threads.")
+    in_two: float | None = Field(
+        None,
+        gt=0,
+        description="The same where two processes play it, on two cores; null: one plays it, whatever threads there are.",
+    )
     processor: str
     date: str
     commit: str
@@ -49,7 +48,10 @@ def read() -> list[WorldStep]:
     if not path().is_file():
         return []
     rows = csv.DictReader(io.StringIO(path().read_text(encoding="utf-8")))
-    return [validated(WorldStep, row, where=f"{path()}, line {rows.line_num}") for row in rows]
+    return [
+        validated(WorldStep, {**row, "in_two": row.get("in_two") or None}, where=f"{path()}, line {rows.line_num}")
+        for row in rows
+    ]
 
 
 def text(rows: Iterable[WorldStep]) -> str:
@@ -75,5 +77,8 @@ def of_worlds(rows: Iterable[WorldStep], processes: int = 1) -> dict[str, float]
 
 
 def _seconds(row: WorldStep, processes: int) -> float:
-    alone = row.microseconds * 1e-6
-    return min(alone, alone / processes + WAITS) if row.parallel and processes > 1 else alone
+    """What two processes took longer than half the time of one, more of them take, too: requests, and waiting for each other."""
+    alone = row.microseconds
+    if processes > 1 and row.in_two is not None:
+        alone = min(alone, alone / processes + max(0.0, row.in_two - alone / 2))
+    return alone * 1e-6

@@ -28,7 +28,7 @@ def test_rows_are_of_environments_that_there_are() -> None:
 
 
 def test_what_several_processes_play_is_what_the_worlds_say() -> None:
-    for world, parallel in {(row.world, row.parallel) for row in world_steps.read()}:
+    for world, parallel in {(row.world, row.in_two is not None) for row in world_steps.read()}:
         try:
             kind = registry.world_class(world)
         except UserError:  # its package is not installed
@@ -39,17 +39,28 @@ def test_what_several_processes_play_is_what_the_worlds_say() -> None:
 def test_an_environment_has_its_own_time_and_another_of_its_world_the_mean() -> None:
     cpu, gpu = machines()["cpu"], machines()["cuda"]
     rows = [row for row in world_steps.read() if row.world == "partial_bullet"]
-    assert rows and all(row.parallel for row in rows) and gpu.processes == 4
+    assert rows and all(row.in_two is not None for row in rows) and gpu.processes == 4
     job = Job("train", "paper", rows[0].env, "td3_lstm", 1)
     work = work_of(job)
     steps = work.env_steps
     assert cpu.plays(job, work) == pytest.approx(steps * rows[0].microseconds * 1e-6)
-    assert gpu.plays(job, work) == pytest.approx(cpu.plays(job, work) / 4 + steps * world_steps.WAITS)
+    four = rows[0].microseconds / 4 + max(0.0, (rows[0].in_two or 0.0) - rows[0].microseconds / 2)
+    assert gpu.plays(job, work) == pytest.approx(steps * min(four, rows[0].microseconds) * 1e-6)
     mean = sum(row.microseconds for row in rows) / len(rows) * 1e-6
     other = job._replace(env="bullet_ant_f")
     assert other.env not in {row.env for row in rows}
     assert cpu.plays(other, work) == pytest.approx(steps * mean)
     assert cpu.works(job, work) > cpu.plays(job, work)
+
+
+def test_more_processes_wait_as_two_do() -> None:
+    row = world_steps.read()[0].model_copy(update={"env": "e", "world": "w", "microseconds": 400.0, "in_two": 250.0})
+    slower = row.model_copy(update={"env": "f", "in_two": 700.0})
+    alone = row.model_copy(update={"env": "g", "in_two": None})
+    seconds = world_steps.of_environments([row, slower, alone], 4)
+    assert seconds == pytest.approx({"e": 150e-6, "f": 400e-6, "g": 400e-6})
+    assert world_steps.of_worlds([row, slower], 4) == pytest.approx({"w": 275e-6})
+    assert world_steps.of_environments([row], 1) == pytest.approx({"e": 400e-6})
 
 
 def test_steps_of_a_world_are_not_carried_over_but_known() -> None:
@@ -92,7 +103,7 @@ def test_the_command_times_what_can_be_played_and_keeps_other_rows(
     assert after.keys() == before.keys() and {env for env in after if after[env] != before[env]} == {
         "mini_grid_MemoryS11"
     }
-    assert not after["mini_grid_MemoryS11"].parallel and after["mini_grid_MemoryS11"].instances == 16
+    assert after["mini_grid_MemoryS11"].in_two is None and after["mini_grid_MemoryS11"].instances == 16
 
 
 def test_the_command_knows_the_environments_of_all_figures() -> None:
