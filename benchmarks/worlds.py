@@ -1,8 +1,8 @@
 """`python -m benchmarks.worlds`: what a step takes of worlds that a package plays -> config/world_steps.csv.
 
 Without names it times all environments of the paper's figures whose world steps one instance after the other; with beginnings of
-names (`mini_grid bullet`) those alone. Rows of others stay in the file. Worlds that several processes may play are timed in two, too. To
-be run on two cores or more, with nothing else beside it.
+names (`mini_grid bullet`) those alone. Other rows of these figures stay. Worlds that several processes may play are timed in
+two, too. To be run on two cores or more, with nothing else beside it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def environments(beginnings: Sequence[str]) -> list[str]:
     """
     planned = forecast(SCALE, chosen_figures(SCALE, ["all"]), measured={}).estimates
     known = sorted({step.env for job in planned for _, step in STAGES[job.stage].steps(job) if step.stage == "train"})
-    found = [env for env in known if env.startswith(tuple(beginnings) or "")]
+    found = [env for env in known if env.startswith(tuple(beginnings) or ("",))]
     if not found:
         raise UserError("no environment's name begins so", where=" ".join(beginnings), do=f"known: {', '.join(known)}")
     return found
@@ -134,7 +134,8 @@ def timed(beginnings: Sequence[str], seconds: float) -> Iterator[WorldStep]:
 def write(beginnings: Sequence[str], seconds: float) -> str:
     """Write the file anew; gives what was done, as text."""
     found = {row.env: row for row in timed(beginnings, seconds)}
-    kept = [row for row in world_steps.read() if row.env not in found]
+    known = environments([])
+    kept = [row for row in world_steps.read() if row.env not in found and row.env in known]
     write_bytes(world_steps.path(), world_steps.text([*kept, *found.values()]).encode())
     return f"{world_steps.path()}: {len(found)} environments timed, {len(kept)} kept"
 
