@@ -36,9 +36,12 @@ PATIENCE = 900  # seconds that an answer may take
 
 
 def make_world(name: str, options: Mapping[str, Any], tasks: Sequence[Task], seeds: np.ndarray) -> World:
-    """As `registry.make_world`; a slow world of several instances is played by several processes, where the job has threads."""
+    """As `registry.make_world`; a slow world of several instances is played by several processes, where the job has threads.
+
+    One that keeps numbers of all its instances at once (`metrics` of packaged worlds) is played in this process.
+    """
     processes = min(how_many(), len(tasks))
-    if processes < 2 or not registry.world_class(name).slow:
+    if processes < 2 or not (kind := registry.world_class(name)).slow or hasattr(kind, "metrics"):
         return registry.make_world(name, options, tasks, seeds)
     return ParallelWorld(name, options, tasks, seeds, AutoresetMode.DISABLED, processes)
 

@@ -169,6 +169,9 @@ def test_slow_worlds_are_dealt_out_where_a_job_has_threads(monkeypatch: pytest.M
     assert kind() == (ParallelWorld, 3)
     monkeypatch.setenv(parallel.VARIABLE, "1")
     assert kind() == (ours, 1)
+    monkeypatch.setenv(parallel.VARIABLE, "3")
+    monkeypatch.setattr(ours, "metrics", (), raising=False)
+    assert kind() == (ours, 1)  # it keeps something of all instances at once
     monkeypatch.setenv(parallel.VARIABLE, "two")
     with pytest.raises(UserError, match="'two' is not a number of processes"):
         kind()
