@@ -29,7 +29,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.resolve import environment_settings
 from recollect.stages import world_steps
 from recollect.stages.circumstances import commit, processor
-from recollect.stages.forecast import forecast
+from recollect.stages.plan import plan
 from recollect.stages.selection import chosen_figures
 from recollect.stages.table import STAGES
 from recollect.stages.world_steps import WorldStep
@@ -46,8 +46,8 @@ def environments(beginnings: Sequence[str]) -> list[str]:
     Raises:
         UserError: there is none.
     """
-    planned = forecast(SCALE, chosen_figures(SCALE, ["all"]), measured={}).estimates
-    known = sorted({step.env for job in planned for _, step in STAGES[job.stage].steps(job) if step.stage == "train"})
+    needed = plan(SCALE, chosen_figures(SCALE, ["all"])).needs
+    known = sorted({step.env for job in needed for _, step in STAGES[job.stage].steps(job) if step.stage == "train"})
     found = [env for env in known if env.startswith(tuple(beginnings) or ("",))]
     if not found:
         raise UserError("no environment's name begins so", where=" ".join(beginnings), do=f"known: {', '.join(known)}")

@@ -28,6 +28,7 @@ from gymnasium.vector.utils import batch_space
 from recollect.artifacts import threads
 from recollect.environments import counter_rng, registry
 from recollect.environments.base import Task, World
+from recollect.environments.worker import end, how_it_ended
 from recollect.settings.errors import UserError
 
 VARIABLE = "RECOLLECT_WORLD_PROCESSES"
@@ -70,7 +71,7 @@ class Pool:
         ] = []  # worlds that nobody needs any more, and in how many processes they are
         self._connections: list[Connection] = []
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.close = weakref.finalize(self, _end, self._connections, self._processes, os.getpid())
+        self.close = weakref.finalize(self, _end_all, self._connections, self._processes, os.getpid())
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -162,26 +163,16 @@ class Pool:
         return answered
 
     def _died(self, connection: Connection) -> NoReturn:
-        process = self._processes[self._connections.index(connection)]
-        try:
-            status = process.wait(timeout=10)
-            how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-        except subprocess.TimeoutExpired:
-            how = "its connection"
-        raise UserError(f"a process that plays a world ended {how}", where=VARIABLE, do=DO)
+        how = how_it_ended(self._processes[self._connections.index(connection)])
+        raise UserError(f"a process that plays a world {how}", where=VARIABLE, do=DO)
 
 
 DO = "look at what it said above, and run the command again; with the variable 1 worlds are played in one process"
 
 
-def _end(connections: list[Connection], processes: list[subprocess.Popen[bytes]], owner: int) -> None:
-    """End the processes. A forked copy of their owner leaves them alone."""
-    for connection in connections:
-        connection.close()
-    if os.getpid() == owner:
-        for process in processes:
-            process.kill()
-            process.wait()
+def _end_all(connections: list[Connection], processes: list[subprocess.Popen[bytes]], owner: int) -> None:
+    for connection, process in zip(connections, processes, strict=True):
+        end(connection, process, owner)
 
 
 _pools: dict[int, Pool] = {}
@@ -288,14 +279,9 @@ class ParallelWorld(World):
         return np.concatenate(self._pool.ask("optimal_return", self._number, [()] * len(self._parts)))
 
     def picture(self, b: int) -> Any:
-        for part, answer in zip(self._parts, self._pictures(b), strict=True):
-            if b in part:
-                return answer
-        raise IndexError(b)
-
-    def _pictures(self, b: int) -> list[Any]:
         shares = [(int(b - part[0]) if b in part else None,) for part in self._parts]
-        return self._pool.ask("picture", self._number, shares)
+        pictures = self._pool.ask("picture", self._number, shares)
+        return next(answer for part, answer in zip(self._parts, pictures, strict=True) if b in part)
 
     def close_extras(self, **kwargs: Any) -> None:
         self._closing()

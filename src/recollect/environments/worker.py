@@ -20,6 +20,7 @@ import subprocess
 import tempfile
 import weakref
 from collections.abc import Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
@@ -97,7 +98,7 @@ class Worker:
                 raise UserError(f"the worker cannot be started: {error}", where=python, do=self._do) from None
         self._socket = ours
         self._process = process
-        self.close = weakref.finalize(self, _end, ours, process, os.getpid())
+        self.close = weakref.finalize(self, end, ours, process, os.getpid())
         self.arrays: dict[str, np.ndarray] = {}
         for name, (kind, sizes, offset) in placed.items():
             self.arrays[name] = np.ndarray(sizes, kind, buffer=memory, offset=offset)
@@ -161,12 +162,7 @@ class Worker:
         return self._fail(f"did not answer '{what}' within {self.patience} s, and was ended")
 
     def _died(self, what: str) -> bytes:
-        try:
-            status = self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            return self._fail(f"has closed its connection at '{what}'")
-        how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-        return self._fail(f"ended {how} at '{what}'")
+        return self._fail(f"{how_it_ended(self._process)} at '{what}'")
 
     def _fail(self, what: str) -> bytes:
         self.close()
@@ -177,7 +173,16 @@ class Worker:
         raise UserError(f"the worker of '{self.world}' {what}{more}", where=self.python, do=self._do)
 
 
-def _end(channel: socket.socket, process: subprocess.Popen[bytes], owner: int) -> None:
+def how_it_ended(process: subprocess.Popen[bytes]) -> str:
+    """What became of a process that answers no more."""
+    try:
+        status = process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        return "has closed its connection"
+    return f"ended by signal {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+
+def end(channel: socket.socket | Connection, process: subprocess.Popen[bytes], owner: int) -> None:
     """Close the connection and end the worker. A forked copy of its owner leaves it alone."""
     channel.close()
     if os.getpid() == owner:

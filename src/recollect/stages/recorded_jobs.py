@@ -6,8 +6,6 @@ A job is reckoned from the nearest one of its kind, as `recollect.stages.estimat
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
@@ -16,7 +14,8 @@ from pydantic import Field
 
 from recollect.common.work import Work
 from recollect.settings.errors import UserError
-from recollect.settings.loading import config_folder, validated
+from recollect.settings.loading import config_folder
+from recollect.stages.csv_rows import read_rows, text_of
 from recollect.stages.device_speeds import NamedJob
 from recollect.stages.records import Record
 from recollect.stages.stage import Job
@@ -46,10 +45,7 @@ def read() -> list[RecordedJob]:
     Raises:
         UserError: the file is not one of these; it says which row.
     """
-    if not path().is_file():
-        return []
-    rows = csv.DictReader(io.StringIO(path().read_text(encoding="utf-8")))
-    return [validated(RecordedJob, row, where=f"{path()}, line {rows.line_num}") for row in rows]
+    return read_rows(RecordedJob, path())
 
 
 def recorded(finished: Iterable[Record], scales: Sequence[str]) -> list[RecordedJob]:
@@ -80,9 +76,4 @@ def _row(job: Job, seconds: float) -> RecordedJob:
 
 def text(jobs: Iterable[RecordedJob]) -> str:
     """The file's content, numbers with four digits."""
-    made = io.StringIO()
-    rows = csv.writer(made, lineterminator="\n")
-    rows.writerow(RecordedJob.model_fields)
-    for one in sorted(jobs, key=lambda one: one.job):
-        rows.writerow([f"{value:.4g}" if isinstance(value, float) else value for _, value in one])
-    return made.getvalue()
+    return text_of(RecordedJob, sorted(jobs, key=lambda one: one.job))

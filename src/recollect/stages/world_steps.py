@@ -5,17 +5,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from recollect.settings.loading import config_folder, validated
+from recollect.settings.loading import config_folder
 from recollect.settings.schema import Frozen
+from recollect.stages.csv_rows import read_rows, text_of
 
 
 class WorldStep(Frozen):
@@ -34,6 +33,11 @@ class WorldStep(Frozen):
     date: str
     commit: str
 
+    @field_validator("in_two", mode="before")
+    @classmethod
+    def _nothing(cls, cell: object) -> object:
+        return None if cell == "" else cell
+
 
 def path() -> Path:
     return config_folder() / "world_steps.csv"
@@ -45,22 +49,12 @@ def read() -> list[WorldStep]:
     Raises:
         UserError: the file is not one of these; it says which row.
     """
-    if not path().is_file():
-        return []
-    rows = csv.DictReader(io.StringIO(path().read_text(encoding="utf-8")))
-    return [
-        validated(WorldStep, {**row, "in_two": row.get("in_two") or None}, where=f"{path()}, line {rows.line_num}")
-        for row in rows
-    ]
+    return read_rows(WorldStep, path())
 
 
 def text(rows: Iterable[WorldStep]) -> str:
     """The file: rows by the names of worlds and environments."""
-    out = io.StringIO()
-    table = csv.DictWriter(out, list(WorldStep.model_fields), lineterminator="\n")
-    table.writeheader()
-    table.writerows(row.model_dump() for row in sorted(rows, key=lambda row: (row.world, row.env)))
-    return out.getvalue()
+    return text_of(WorldStep, sorted(rows, key=lambda row: (row.world, row.env)))
 
 
 def of_environments(rows: Iterable[WorldStep], processes: int = 1) -> dict[str, float]:
