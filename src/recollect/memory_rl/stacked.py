@@ -153,12 +153,8 @@ class StackedLSTM(RecurrentSequence):
     def at_once(self, x_RTD: Tensor) -> Tensor:
         k = len(self._weights(0)[0])
         rows, T, width = x_RTD.shape
-        h_SND = x_RTD.view(k, rows // k, T, width).transpose(1, 2).reshape(k, -1, width)
-        for layer in range(self.layers):
-            gates, w_hidden = self._layer(layer, h_SND)
-            h_TSBH = over_time(gates.view(k, T, rows // k, -1).transpose(0, 1), w_hidden)
-            h_SND = h_TSBH.transpose(0, 1).reshape(k, -1, self.output_width)
-        return h_SND.view(k, T, rows // k, -1).transpose(1, 2).reshape(rows, T, -1)
+        weights = [weight for layer in range(self.layers) for weight in self._weights(layer)]
+        return over_time(x_RTD.view(k, rows // k, T, width), weights).reshape(rows, T, -1)
 
     def step(self, x_RD: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
         k = len(self._weights(0)[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from recollect.memory_rl import lstm_over_time
 from recollect.memory_rl.lstm_cells import FusedCells, PlainCells
-from recollect.memory_rl.lstm_over_time import fastest, works
+from recollect.memory_rl.lstm_over_time import fastest, fused, plain, works
 
 CPU = torch.device("cpu")
 
@@ -59,7 +60,7 @@ def stand(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
 
 @pytest.fixture
 def without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lstm_over_time, "_kernel_cells", lambda width: None)
+    monkeypatch.setattr(lstm_over_time, "_kernels", lambda width: None)
 
 
 @pytest.mark.parametrize("T", [1, 2, 7])
@@ -79,27 +80,27 @@ def test_fused_cells_have_the_states_and_gradients_of_plain_ones(T: int, stand: 
 
 @pytest.mark.usefixtures("without_triton")
 def test_the_fused_cell_is_taken_where_it_works(stand: Stand) -> None:
-    assert fastest(CPU, 16) is FusedCells
+    assert fastest(CPU, 16) is fused
     calls = stand.calls
-    assert fastest(CPU, 16) is FusedCells and stand.calls == calls  # tried once
+    assert fastest(CPU, 16) is fused and stand.calls == calls  # tried once
 
 
 @pytest.mark.usefixtures("without_triton")
 def test_a_fused_cell_that_gives_other_numbers_is_not_taken(stand: Stand, caplog: pytest.LogCaptureFixture) -> None:
     stand.wrong = 1.001
     with caplog.at_level(logging.WARNING):
-        assert fastest(CPU, 16) is PlainCells
-    assert "FusedCells give other numbers" in caplog.text
+        assert fastest(CPU, 16) is plain
+    assert "fused cells give other numbers" in caplog.text
     stand.wrong = math.nan
     fastest.cache_clear()
-    assert fastest(CPU, 16) is PlainCells
+    assert fastest(CPU, 16) is plain
 
 
 def test_where_there_is_nothing_faster_the_plain_cell_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     fastest.cache_clear()
     with caplog.at_level(logging.WARNING):
-        assert fastest(CPU, 16) is PlainCells  # PyTorch has no fused cell for a CPU, and Triton no kernels
-    assert "FusedCells do not work on this device" in caplog.text
+        assert fastest(CPU, 16) is plain  # PyTorch has no fused cell for a CPU, and Triton no kernels
+    assert "fused cells do not work on this device" in caplog.text
     fastest.cache_clear()
 
 
@@ -111,10 +112,21 @@ def test_kernels_that_fail_leave_the_fused_cell_and_a_warning(
         def backward(ctx: Any, dh: Tensor) -> Any:
             raise ValueError("no room in shared memory")  # a compiler's own errors are of many kinds
 
-    monkeypatch.setattr(lstm_over_time, "_kernel_cells", lambda width: Broken)
+    monkeypatch.setattr(lstm_over_time, "_kernels", lambda width: partial(lstm_over_time._by_cells, Broken))
     with caplog.at_level(logging.WARNING):
-        assert fastest(CPU, 16) is FusedCells
-    assert "Broken do not work on this device: no room in shared memory" in caplog.text
+        assert fastest(CPU, 16) is fused
+    assert "kernels of LSTMs do not work on this device: no room in shared memory" in caplog.text
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_plain_way_is_pytorchs_lstm(layers: int) -> None:
+    draws, networks, steps, inputs, width = torch.Generator().manual_seed(2), 2, 9, 6, 8
+    lstms = [torch.nn.LSTM(inputs, width, layers, batch_first=True) for _ in range(networks)]
+    x = torch.randn(networks, 5, steps, inputs, generator=draws)
+    with torch.no_grad():
+        wanted = torch.stack([lstm(rows)[0] for lstm, rows in zip(lstms, x, strict=True)])
+        found = plain(x, *(torch.stack(own) for own in zip(*(lstm.parameters() for lstm in lstms), strict=True)))
+    torch.testing.assert_close(found, wanted)
 
 
 @pytest.mark.gpu
@@ -122,6 +134,7 @@ def test_kernels_that_fail_leave_the_fused_cell_and_a_warning(
 def test_on_a_gpu_the_kernels_and_the_fused_cell_work(width: int) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
-    kernels = lstm_over_time._kernel_cells(width)
-    assert kernels is not None and fastest(torch.device("cuda"), width) is kernels
-    assert works(FusedCells, torch.device("cuda"), width)
+    gpu = torch.device("cuda")
+    kernels = lstm_over_time._kernels(width)
+    assert kernels is not None and fastest(gpu, width) not in (fused, plain)
+    assert works(kernels, "kernels", gpu, width) and works(fused, "fused cells", gpu, width)
