@@ -239,7 +239,8 @@ def test_on_a_gpu_graphs_of_a_compiled_loss_make_the_updates_that_are_made_witho
     expected = updated(agent_of(module, "cuda", cuda_graphs=False, **changes), (6, 9))
     made = agent_of(module, "cuda", compile=True, **changes)
     found = updated(made, (6, 9))
-    assert not caplog.records and made.graphs.quick is not None and len(made.graphs._updates) == 2
+    warned = [record for record in caplog.records if record.levelname == "WARNING" and record.name.startswith("recollect")]
+    assert not warned and made.graphs.quick is not None and len(made.graphs._updates) == 2
     for one, other in zip(found[0], expected[0], strict=True):
         assert one.keys() == other.keys()
         np.testing.assert_allclose([one[name] for name in other], list(other.values()), rtol=1e-2, atol=1e-3)
