@@ -65,8 +65,9 @@ SUPERVISED = {
 ALONE: Mapping[str, object] = {"members": 1}
 OFF_POLICY_GPT = ways("precision") | {AS_SET: Variant(peak=BF16, extra=ALONE)}
 OFF_POLICY_LSTM = ways("precision") | {AS_SET: Variant(peak="tf32", extra=ALONE)}
-TOGETHER: Variants = {AS_SET: Variant(peak="tf32"), "fp32": Variant({"precision": "float32"})}
-TOGETHER_GPT: Variants = {  # as set the loss is compiled
+# As set the loss is compiled.
+TOGETHER: Variants = {AS_SET: Variant(peak="tf32"), "fp32": Variant({"precision": "float32", "compile": "false"})}
+TOGETHER_GPT: Variants = {
     AS_SET: Variant(peak=BF16),
     "fp32": Variant({"precision": "float32", "compile": "false"}),
     "bf16": Variant({"precision": BF16, "compile": "false"}, BF16),
@@ -124,13 +125,15 @@ class Line:
 
     @property
     def compiles(self) -> bool:
-        return self.builds == "supervised.learning" or (self.builds == "off_policy.learning" and "gpt" in self.method)
+        if self.builds == "off_policy.learning":
+            return "gpt" in self.method or bool(self.extra.get("members"))  # one LSTM is cuDNN's
+        return self.builds == "supervised.learning"
 
 
 STILL = {"optimisation.batch_size": 4, "optimisation.compile": "false", "network.dropout": 0, "acting_dropout": "false"}
 READING = {**STILL, "query_dropout": 0}
-FEW: Mapping[str, object] = {"batch_size": 2}
-FEW_GPT: Mapping[str, object] = {**FEW, "sequence.dropout": 0, "compile": "false"}
+FEW: Mapping[str, object] = {"batch_size": 2, "compile": "false"}
+FEW_GPT: Mapping[str, object] = {**FEW, "sequence.dropout": 0}
 ROOM, LONG_ROOM, ROOMS = "dark_room_10x10", "dark_room_40x20", "Dark-Room 10x10"
 DOORS, LONG_MAZE, FRAMES = "amago_dark_key_door", "amago_tmaze_10000", "mini_grid_RedBlueDoors-6x6"
 

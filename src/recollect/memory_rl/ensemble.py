@@ -41,7 +41,7 @@ from recollect.memory_rl.learner import Learner, Turn
 from recollect.memory_rl.off_policy import OnlineTrainer, trainer_of
 from recollect.memory_rl.replay import STORES, Batch, EpisodeReplay
 from recollect.memory_rl.rounds_on_device import RoundsOnDevice, remembers_whole
-from recollect.memory_rl.stacked import OneAfterTheOther, spread_gradients, stacked
+from recollect.memory_rl.stacked import OneAfterTheOther, StackedLSTM, spread_gradients, stacked
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
@@ -80,7 +80,7 @@ class Ensemble:
         self.playing, self.judged = (HistoryPolicy(self.learner.network, self.device, graphed=on_gpu) for _ in range(2))
         self.on_device = self._on_device() if on_gpu else None  # how to play a round, and an evaluation
         self.loss = self.learner.loss
-        if on_gpu and self.hp.compile and self.hp.sequence.kind == "gpt":
+        if on_gpu and self.hp.compile and self._compiles():
             torch.compiler.reset()  # of a larger ensemble, which members have left: else it counts as a recompilation
             # Each of several turns leaves parameters without a gradient, which Adam then leaves alone.
             self.loss = compiled(self.learner.loss, self.device, whole=len(self.learner.turns) > 1)
@@ -113,6 +113,11 @@ class Ensemble:
         if self.on_device is not None:
             return playing_together.round_on_device(self.on_device[0], self.members)
         return playing_together.round_of(self.playing, self.members)
+
+    def _compiles(self) -> bool:
+        """Whether the loss is one that torch.compile can have as a whole."""
+        sequence = self.learner.network.encoder.sequence
+        return sequence.compiles if isinstance(sequence, StackedLSTM) else self.hp.sequence.kind == "gpt"
 
     def _on_device(self) -> tuple[RoundsOnDevice, RoundsOnDevice] | None:
         """Where members can play without the host: for their rounds, and for their evaluations."""

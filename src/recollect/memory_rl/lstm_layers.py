@@ -21,18 +21,10 @@ import torch
 from torch import Tensor
 
 from recollect.memory_rl.lstm_kernels import ROWS, WARPS, backward_kernel, forward_kernel
+from recollect.memory_rl.lstm_operator import Kept, Weights
 
 MOST_PIECES = 15
 SHORTEST = 25  # steps of a piece: more of them would cost more to start than they save
-
-
-class Weights(NamedTuple):
-    """Of one layer: of inputs [k, 4H, D] and hidden states [k, 4H, H], and the biases of both [k, 4H]."""
-
-    w_in: Tensor
-    w_hidden: Tensor
-    b_in: Tensor
-    b_hidden: Tensor
 
 
 class Order(NamedTuple):
@@ -42,37 +34,12 @@ class Order(NamedTuple):
     step: int
 
 
-class KernelLayers(torch.autograd.Function):
-    """Hidden states [k, B, T, H] of the last layer, of inputs [k, B, T, D] and each layer's `Weights`, one behind the other."""
+def forward(x: Tensor, layers: Sequence[Weights], *, keeps: bool, exact: bool) -> list[Tensor]:
+    """As `lstm_operator.states`: hidden states [k, B, T, H] of the last layer; if it keeps, then what `backward` needs.
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, *weights: Tensor) -> Tensor:
-        x, layers, keeps = x.contiguous(), layers_of(weights), any(ctx.needs_input_grad)
-        h, kept = forward(x, layers, keeps=keeps, exact=is_exact())
-        if keeps:
-            ctx.save_for_backward(x, *weights, *kept)
-            ctx.layers, ctx.exact = len(layers), is_exact()
-        return h
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dh: Tensor) -> tuple[Tensor, ...]:
-        x, *saved = ctx.saved_tensors
-        weights, kept = saved[: 4 * ctx.layers], saved[4 * ctx.layers :]
-        return tuple(backward(dh.contiguous(), x, layers_of(weights), kept, exact=ctx.exact))
-
-
-def layers_of(weights: Sequence[Tensor]) -> list[Weights]:
-    return [Weights(*weights[place : place + 4]) for place in range(0, len(weights), 4)]
-
-
-def is_exact() -> bool:
-    """Whether products of float32 are whole, or may be in TF32."""
-    return torch.get_float32_matmul_precision() == "highest"
-
-
-def forward(x: Tensor, layers: Sequence[Weights], *, keeps: bool, exact: bool) -> tuple[Tensor, list[Tensor]]:
-    """Hidden states [k, B, T, H] of the last layer; and what `backward` needs of each: gates, states before, cells, states."""
+    Args:
+        exact: whether products are as of float32, or weights of 11 bits; see `lstm_kernels`.
+    """
     k, B, T, D = x.shape
     H = layers[0].w_hidden.shape[2]
     first, between, span = Order(T, 1), Order(1, B), B * T
@@ -116,28 +83,28 @@ def forward(x: Tensor, layers: Sequence[Weights], *, keeps: bool, exact: bool) -
                         num_warps=WARPS,
                         num_stages=1,
                     )
-    return made[-1][3], [each for own in made for each in own] if keeps else []
+    *kept, last = (each for own in made for each in own)
+    return [last, *kept] if keeps else [last]
 
 
-def backward(dh: Tensor, x: Tensor, layers: Sequence[Weights], kept: Sequence[Tensor], *, exact: bool) -> list[Tensor]:
-    """Gradients of x and of each layer's weights, of the last layer's dh [k, B, T, H] and what `forward` kept."""
+def backward(dh: Tensor, x: Tensor, layers: Sequence[Weights], kept: Sequence[Kept], *, exact: bool) -> list[Tensor]:
+    """As `lstm_operator.gradients`: of x and, of each layer, of both weights and of a bias."""
     k, B, T, H = dh.shape
     first, between, span = Order(T, 1), Order(1, B), B * T
-    made = [kept[place : place + 4] for place in range(0, len(kept), 4)]
-    d_gates = [torch.empty_like(gates) for gates, *_ in made]
+    d_gates = [torch.empty_like(own.gates) for own in kept]
     d_bias = [dh.new_empty(k, B, 4 * H) for _ in layers]
     d_w_in, d_w_hidden = (
         [torch.empty_like(own[kind], memory_format=torch.contiguous_format) for own in layers] for kind in (0, 1)
     )
-    dhs = [dh if own is layers[-1] else torch.empty_like(made[place][3]) for place, own in enumerate(layers)]
+    dhs = [dh if own is layers[-1] else torch.empty_like(kept[place].h) for place, own in enumerate(layers)]
     parts = [_parts(own.w_hidden.transpose(1, 2), exact) for own in layers]
     carried = [dh.new_empty(2, k, B, H) for _ in layers]
     scale = _scale_of(dh, exact)
-    inputs = [x, *(states for *_, states in made[:-1])]
+    inputs = [x, *(own.h for own in kept[:-1])]
     with _SideBySide(dh.device, len(layers)) as streams:
         for start, end in reversed(_pieces(T, len(layers))):
             for place in reversed(range(len(layers))):
-                gates, _, c, _ = made[place]
+                gates, _, c, _ = kept[place]
                 g, of_h = first if place == 0 else between, first if place + 1 == len(layers) else between
                 with streams.on(place, after=place + 1):
                     if place + 1 < len(layers):
@@ -164,16 +131,15 @@ def backward(dh: Tensor, x: Tensor, layers: Sequence[Weights], kept: Sequence[Te
                         num_warps=WARPS,
                         num_stages=1,
                     )
-        for place, (_, before, *_) in reversed(list(enumerate(made))):
+        for place in reversed(range(len(layers))):
             with streams.on(place, after=place):
                 of_gates = d_gates[place].view(k, span, 4 * H).transpose(1, 2)
-                torch.bmm(of_gates, before.view(k, span, H), out=d_w_hidden[place])
+                torch.bmm(of_gates, kept[place].before.view(k, span, H), out=d_w_hidden[place])
                 torch.bmm(of_gates, inputs[place].view(k, span, -1), out=d_w_in[place])
     dx = torch.bmm(d_gates[0].view(k, span, 4 * H), layers[0].w_in).view(x.shape)
     found = [dx]
     for of_in, of_hidden, of_bias in zip(d_w_in, d_w_hidden, d_bias, strict=True):
-        bias = of_bias.sum(1)
-        found += [of_in, of_hidden, bias, bias.clone()]
+        found += [of_in, of_hidden, of_bias.sum(1)]
     return found
 
 

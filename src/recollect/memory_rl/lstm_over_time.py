@@ -2,7 +2,8 @@
 
 On a GPU all steps of a layer are one kernel (`lstm_layers`). Where that cannot be, they go cell by cell (`lstm_cells`), with
 PyTorch's fused cell or with the plain one. What is not plain is tried before it is taken, on random numbers, gradients included.
-Where it is not there, or gives other numbers, the next one is.
+Where it is not there, or gives other numbers, the next one is. In a loss that goes through torch.compile all of it is one operator
+(`lstm_operator`), which is there where the kernels are.
 
 Shapes: k networks, B rows of each, T steps, D input numbers, H hidden ones. Gates are input, forget, cell, output.
 """
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from recollect.common.precision import tf32
 from recollect.memory_rl.lstm_cells import FusedCells, PlainCells
+from recollect.memory_rl.lstm_operator import as_operator, layers_of
 
 log = logging.getLogger(__name__)
 NEAR = {False: 1e-4, True: 2e-3}  # how far numbers may be from the plain cell's; without TF32, with
@@ -29,8 +31,15 @@ Way = Callable[..., Tensor]
 
 def over_time(x_SBTD: Tensor, weights: Sequence[Tensor]) -> Tensor:
     """Hidden states of the last layer [k, B, T, H], see `Way`; on a GPU in the fastest way that works there."""
+    if torch.compiler.is_compiling():
+        return as_operator(x_SBTD, *weights)
     way = fastest(x_SBTD.device, weights[1].shape[2]) if x_SBTD.is_cuda else plain
     return way(x_SBTD, *weights)
+
+
+def in_kernels(w_hidden: Tensor) -> bool:
+    """Whether all steps of LSTMs with such weights [k, 4H, H] are one kernel, where they lie."""
+    return w_hidden.is_cuda and fastest(w_hidden.device, w_hidden.shape[2]) is as_operator
 
 
 @cache
@@ -46,21 +55,17 @@ def _kernels(width: int) -> Way | None:
     """All steps in one kernel; None: Triton is not installed, or a block of the GPU has no room for such weights."""
     try:
         from recollect.memory_rl.lstm_kernels import WIDTHS
-        from recollect.memory_rl.lstm_layers import KernelLayers
     except ImportError as error:
         log.debug("LSTMs of several seeds go cell by cell: %s", error)
         return None
-    way: Way = KernelLayers.apply
-    return way if width in WIDTHS else None
+    return as_operator if width in WIDTHS else None
 
 
 def _by_cells(cells: type[torch.autograd.Function], x_SBTD: Tensor, *weights: Tensor) -> Tensor:
-    for place in range(0, len(weights), 4):
-        w_in, w_hidden, b_in, b_hidden = weights[place : place + 4]
+    for own in layers_of(weights):
         k, B, T, D = x_SBTD.shape
-        gates = torch.baddbmm((b_in + b_hidden)[:, None], x_SBTD.reshape(k, B * T, D), w_in.transpose(1, 2))
-        gates_TSBG = gates.view(k, B, T, -1).permute(2, 0, 1, 3)
-        x_SBTD = cells.apply(gates_TSBG, w_hidden.transpose(1, 2)).permute(1, 2, 0, 3)  # type: ignore[no-untyped-call]
+        gates_TSBG = own.of_inputs(x_SBTD.reshape(k, B * T, D)).view(k, B, T, -1).permute(2, 0, 1, 3)
+        x_SBTD = cells.apply(gates_TSBG, own.w_hidden.transpose(1, 2)).permute(1, 2, 0, 3)  # type: ignore[no-untyped-call]
     return x_SBTD
 
 

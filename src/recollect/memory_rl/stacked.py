@@ -22,7 +22,7 @@ from recollect.common.cpu.dropout import StackedDropout
 from recollect.common.feedforward import ImageEmbedder
 from recollect.common.sequence_models import RecurrentSequence, RecurrentState
 from recollect.common.transformer import Transformer
-from recollect.memory_rl.lstm_over_time import over_time
+from recollect.memory_rl.lstm_over_time import in_kernels, over_time
 from recollect.settings.errors import UserError
 
 warnings.filterwarnings(
@@ -134,6 +134,12 @@ class StackedLSTM(RecurrentSequence):
         """What the inputs [k, N, D] add to the gates [k, N, 4H], and the weights of the hidden state [k, H, 4H]."""
         w_in, w_hidden, b_in, b_hidden = self._weights(layer)
         return torch.baddbmm((b_in + b_hidden)[:, None], x_SND, w_in.transpose(1, 2)), w_hidden.transpose(1, 2)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether torch.compile can have it as a whole: where all members are kernels. cuDNN's LSTMs would break the graph."""
+        w_hidden = self._weights(0)[1]
+        return len(w_hidden) > FEW_LSTMS and in_kernels(w_hidden)
 
     def forward(self, x_RTD: Tensor, time_RT: Tensor | None = None) -> Tensor:
         with torch.autocast(x_RTD.device.type, enabled=False):

@@ -239,7 +239,9 @@ def test_on_a_gpu_graphs_of_a_compiled_loss_make_the_updates_that_are_made_witho
     expected = updated(agent_of(module, "cuda", cuda_graphs=False, **changes), (6, 9))
     made = agent_of(module, "cuda", compile=True, **changes)
     found = updated(made, (6, 9))
-    warned = [record for record in caplog.records if record.levelname == "WARNING" and record.name.startswith("recollect")]
+    warned = [
+        record for record in caplog.records if record.levelname == "WARNING" and record.name.startswith("recollect")
+    ]
     assert not warned and made.graphs.quick is not None and len(made.graphs._updates) == 2
     for one, other in zip(found[0], expected[0], strict=True):
         assert one.keys() == other.keys()

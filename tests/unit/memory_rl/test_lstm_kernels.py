@@ -37,8 +37,24 @@ def patched(tensor, scope):
 interpreter.InterpreterBuilder.create_dot = lambda self, a, b, *more: dot(self, wide(a), wide(b), *more)
 interpreter._patch_lang_tensor = patched
 
-from recollect.memory_rl.lstm_layers import KernelLayers
+from recollect.memory_rl import lstm_layers
+from recollect.memory_rl.lstm_operator import is_exact, kept_of, layers_of
 from recollect.memory_rl.lstm_over_time import plain
+
+class Kernels(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, *weights):
+        states = lstm_layers.forward(x, layers_of(weights), keeps=any(ctx.needs_input_grad), exact=is_exact())
+        ctx.save_for_backward(x, *weights, *states)
+        return states[0]
+
+    @staticmethod
+    def backward(ctx, dh):
+        x, *rest = ctx.saved_tensors
+        layers = len(rest) // 2  # four weights and four states each
+        weights, states = rest[:layers], rest[layers:]
+        dx, *found = lstm_layers.backward(dh.contiguous(), x, layers_of(weights), kept_of(states), exact=is_exact())
+        return dx, *(each for at in range(0, len(found), 3) for each in (*found[at : at + 3], found[at + 2]))
 
 def numbers(way, given, weight):
     given = [tensor.clone().requires_grad_() for tensor in given]
@@ -58,7 +74,7 @@ for T, k, B, H, layers in [(1, 1, 3, 32, 1), (6, 2, 20, 16, 1), (3, 2, 17, 128, 
     weight = torch.randn(k, B, T, H, generator=draws)
     for products, size in [("highest", 1), ("high", 1), ("high", 1e-9), ("high", 1e9)]:
         torch.set_float32_matmul_precision(products)
-        pairs = zip(*(numbers(way, given, weight * size) for way in (plain, KernelLayers.apply)))
+        pairs = zip(*(numbers(way, given, weight * size) for way in (plain, Kernels.apply)))
         apart = [float((one - other).abs().max() / one.abs().max().clamp(min=1e-30)) for one, other in pairs]
         found[str((T, k, B, H, layers, products, size))] = max(apart)
 print(json.dumps(found))

@@ -60,7 +60,9 @@ def test_the_defaults_are_those_of_the_released_command_line() -> None:
     """Alchemy's command sets nothing; what it resolves to is laid beside the released defaults in published_settings/amago.yaml."""
     from recollect.amago.amago import Hyperparameters
 
-    assert resolve("paper", "amago_alchemy", "amago_transformer", 42).method.hyperparameters == Hyperparameters(compile=True)
+    assert resolve("paper", "amago_alchemy", "amago_transformer", 42).method.hyperparameters == Hyperparameters(
+        compile=True
+    )
 
 
 def horizon_of(world: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> int:
