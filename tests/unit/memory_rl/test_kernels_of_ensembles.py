@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from counted_operations import Operations
+from torch import Tensor
 
 from recollect.memory_rl import dqn, sac, stacked, td3
 from recollect.memory_rl.ensemble import Ensemble
+from recollect.memory_rl.lstm_operator import layers_of
 from recollect.memory_rl.stacked import StackedLSTM
 from recollect.memory_rl.work import kernels
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
@@ -40,6 +43,12 @@ def settings_of(kind: str, layers: int, seed: int, algorithm: Any = dqn, **chang
     return Settings(scale="smoke", seed=seed, environment=environment, method=method)
 
 
+def without_steps(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    for own in layers_of(weights):
+        x = own.of_inputs(x.flatten(1, 2)).view(*x.shape[:3], -1)[..., : own.w_hidden.shape[2]] * own.w_hidden.sum()
+    return x
+
+
 SEPARATE, IN_TURNS = {"shared_encoder": False}, {"shared_encoder": False, "critics_first": True}
 
 
@@ -65,7 +74,7 @@ def test_kernels_of_an_update_are_its_operations_to_a_half(
 ) -> None:
     # On a GPU all steps of all members are one kernel, which is counted by its steps; a CPU takes member after member.
     monkeypatch.setattr(StackedLSTM, "forward", lambda self, x, time_RT=None: self.at_once(x.float()))
-    monkeypatch.setattr(stacked, "over_time", lambda gates, w_hidden: gates[..., : len(w_hidden[0])] * w_hidden.sum())
+    monkeypatch.setattr(stacked, "over_time", without_steps)
     members = [algorithm.make_trainer(settings_of(kind, layers, seed, algorithm, **changes)) for seed in range(3)]
     for member in members:
         while not member.at.updates_due:

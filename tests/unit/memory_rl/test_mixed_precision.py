@@ -134,12 +134,15 @@ def test_on_a_gpu_products_beside_a_recurrent_state_are_in_tf32_and_those_with_i
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     learner = learner_of("dqn", precision, kind)
     learner.device = torch.device("cuda")  # whose settings are asked for; nothing is computed there
-    gates, w_hidden = torch.zeros(3, 1, 2, 64, requires_grad=True), torch.zeros(1, 16, 64, requires_grad=True)
+    shapes = [(1, 2, 3, 8), (1, 64, 8), (1, 64, 16), (1, 64), (1, 64)]  # two rows of three steps; an LSTM's weights
+    x, *weights = (torch.zeros(shape, requires_grad=True) for shape in shapes)
     with learner.products(), Products() as products:
         assert torch.get_float32_matmul_precision() == beside
         assert torch.backends.cudnn.allow_tf32 == in_cudnn
-        over_time(gates, w_hidden).sum().backward()
+        over_time(x, weights).sum().backward()
         assert torch.get_float32_matmul_precision() == beside
-    names = [name for name, found in products.seen if found == "highest"]
+    (of_inputs, found), *others = products.seen
+    assert (of_inputs, found) == ("baddbmm", beside)
+    names = [name for name, found in others if found == "highest"]
     assert names[:4] == ["baddbmm_", "baddbmm_", "baddbmm", "baddbmm"]  # two steps after the first, and back
     assert torch.get_float32_matmul_precision() == "highest" and torch.backends.cudnn.allow_tf32
