@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]  # benchmarks is no part of the package
@@ -20,6 +21,7 @@ from benchmarks.gpu.pretend import PretendGpu  # noqa: E402
 from recollect.common.compiled import compiled  # noqa: E402
 from recollect.memory_rl import dqn, sacd, td3  # noqa: E402
 from recollect.memory_rl.ensemble import Ensemble  # noqa: E402
+from recollect.memory_rl.stacked import spread_gradients, stacked  # noqa: E402
 
 STILL: dict[str, Any] = {"precision": "float32", "sequence": {"dropout": 0.0}}
 IN_TURNS: dict[str, Any] = {"shared_encoder": False, "critics_first": True}
@@ -48,6 +50,45 @@ def test_a_compiled_loss_makes_the_updates_of_the_plain_one(
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == turns  # once each, and as a whole
     assert not torch._dynamo.utils.counters["graph_break"]
     assert max(map(difference, members, plain)) < 1e-4
+
+
+@pytest.mark.parametrize("shape", [(12, 7, 5), (12, 5), (12, 2, 3, 5)])
+def test_what_a_compiler_sees_of_stacked_layers_is_what_they_compute(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever number of axes a member's rows have; gradients, too."""
+    torch.manual_seed(0)
+    members = [nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.LayerNorm(8), nn.Linear(8, 3)) for _ in range(3)]
+    for member in members:
+        for parameter in member.parameters():
+            nn.init.normal_(parameter)
+    whole, x = stacked(members), torch.randn(shape, requires_grad=True)
+    weights = [x, *(parameter for member in members for parameter in member.parameters())]
+
+    def computed() -> list[torch.Tensor]:
+        whole.zero_grad()
+        x.grad = None
+        y = whole(x)
+        y.square().sum().backward()
+        spread_gradients(whole)
+        return [y.detach(), *(weight.grad.clone() for weight in weights if weight.grad is not None)]
+
+    alone = [member(part) for member, part in zip(members, x.detach().chunk(3), strict=True)]
+    wanted = computed()
+    torch.testing.assert_close(wanted[0], torch.cat(alone))
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    found = computed()
+    assert len(found) == len(wanted) == 2 + 3 * 6
+    torch.testing.assert_close(found, wanted)
+
+
+def test_products_that_are_compiled_write_no_bias_for_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    monkeypatch.setattr(torch, "baddbmm", None)
+    layer = stacked([nn.Linear(5, 8) for _ in range(3)])
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(torch.randn(12, 7, 5))
+    assert y.dtype == torch.bfloat16  # as of the product: what follows reads half as much
 
 
 def test_without_a_compiler_an_ensemble_on_a_gpu_goes_on_with_a_warning(
