@@ -37,6 +37,7 @@ from gymnasium.spaces import Box, Discrete
 from pydantic import Field
 
 from recollect.environments import crafter_instructions as instructions
+from recollect.environments import crafter_worlds
 from recollect.environments.base import Outcome, Task, WorldOptions
 from recollect.environments.crafter_image import Painter, around
 from recollect.environments.goal_sequences import GoalPart, Shown
@@ -114,8 +115,7 @@ class Player:
 
     def begin(self, word: int) -> None:
         self.word = word
-        self.inner._seed, self.inner._episode = word, 0
-        self.inner.reset()
+        crafter_worlds.begin(self.inner, word)
         self.inner._player.distance = self._distance  # it is asked for every creature at every step
         self.achievements: dict[str, int] = dict(self.inner._player.achievements)
         self.goals: list[str] = []
