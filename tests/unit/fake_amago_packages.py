@@ -113,6 +113,12 @@ class Crafter:
         return self._obs(), float(action == 5), action == 16, info
 
 
+def begin_crafter(game: Crafter, word: int) -> None:
+    """Stands in for `crafter_worlds.begin`, which lays out the package's worlds."""
+    game._seed, game._episode = word, 0
+    game.reset()
+
+
 class CrafterPainter:
     """Stands in for `crafter_image.Painter`, which needs the package's textures: the fake itself draws."""
 
@@ -198,6 +204,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     crafter, popgym = ModuleType("crafter"), ModuleType("popgym")
     crafter.Env = Crafter  # type: ignore[attr-defined]
     monkeypatch.setattr("recollect.environments.crafter.Painter", CrafterPainter)
+    monkeypatch.setattr("recollect.environments.crafter_worlds.begin", begin_crafter)
     meta, meta_dict = ModuleType("metaworld"), ModuleType("metaworld.env_dict")
     names = ("reach", "push", "drawer-open", "door-close", "shelf-place", "sweep-into", "lever-pull")
     meta_dict.ALL_V3_ENVIRONMENTS = {f"{name}-v3": Arm for name in names}  # type: ignore[attr-defined]

@@ -16,18 +16,18 @@ import numpy as np
 from recollect.environments.simplex_noise import Points, permutation
 from recollect.environments.simulated import needed
 
-# Noise that the package asks for: its z, and how far apart x and y of neighbouring cells are, as multiples and then parts.
 Chances = Sequence[tuple[float, str]]
 EVEN = ((1, 1), (1, 1))
+# Noise that the package asks for: its z, its size in cells, and for x and y by what a cell's number is multiplied and divided.
 LAYERS = {
     "start": (8, 3, EVEN),
     "water": (3, 15, EVEN),
-    "water_fine": (3, 5, EVEN),
+    "water, fine": (3, 5, EVEN),
     "mountain": (0, 15, EVEN),
-    "mountain_fine": (0, 5, EVEN),
+    "mountain, fine": (0, 5, EVEN),
     "cave": (6, 7, EVEN),
-    "along_x": (7, 3, ((2, 1), (1, 5))),
-    "along_y": (7, 3, ((1, 5), (2, 1))),
+    "tunnel along y": (7, 3, ((2, 1), (1, 5))),
+    "tunnel along x": (7, 3, ((1, 5), (2, 1))),
     "coal": (1, 8, EVEN),
     "iron": (2, 6, EVEN),
     "lava": (6, 5, EVEN),
@@ -36,7 +36,7 @@ LAYERS = {
 }
 CLOSE = 1e-9  # to a threshold: there the last bit of an exponential may decide
 WALKABLE = ("grass", "path", "sand")
-# What can be drawn, each if a number is above its threshold, else what comes next. The bits of a cell say which of them can be.
+# What is drawn for a cell, in this order: it is there if the number drawn is above its threshold.
 GROUNDS: Chances = ((0.85, "coal"), (0.75, "iron"), (0.994, "diamond"), (0.8, "tree"))
 CREATURES: Chances = ((0.985, "Cow"), (0.993, "Zombie"), (0.95, "Skeleton"))
 
@@ -91,8 +91,8 @@ def lay_grounds(world: Any) -> np.ndarray:
     noise = dict(zip(LAYERS, layers.reshape(len(LAYERS), *area), strict=True))
     from_noise = (
         4 - _from_the_middle(area) + 2 * noise["start"],
-        noise["water"] + 0.15 * noise["water_fine"] + 0.1,
-        (noise["mountain"] + 0.3 * noise["mountain_fine"]) / (1 + 0.3),
+        noise["water"] + 0.15 * noise["water, fine"] + 0.1,
+        (noise["mountain"] + 0.3 * noise["mountain, fine"]) / (1 + 0.3),
     )
     start, water, mountain = heights = _heights(*from_noise)
     thresholds = ((start, (0.5,)), (mountain, (0.15, 0.18, 0.3)), (water, (0.25, 0.3, 0.35)))
@@ -110,10 +110,10 @@ def lay_grounds(world: Any) -> np.ndarray:
     land &= ~rock
     high = mountain > 0.3
     cave = (noise["cave"] > 0.15) & high
-    tunnel = ((noise["along_x"] > 0.4) | (noise["along_y"] > 0.4)) & rock & ~cave
+    tunnel = ((noise["tunnel along x"] > 0.4) | (noise["tunnel along y"] > 0.4)) & rock & ~cave
     stone = rock & ~cave & ~tunnel
-    sand = land & (0.25 < water) & (water <= 0.35) & (noise["beach"] > -0.2)
-    sea = land & (0.3 < water) & ~sand
+    sand = land & (water > 0.25) & (water <= 0.35) & (noise["beach"] > -0.2)
+    sea = land & (water > 0.3) & ~sand
     meadow = land & ~sand & ~sea
     grounds = world._mat_map
     grounds[:] = number["grass"]
