@@ -2,7 +2,7 @@
 
 Cell by cell a step is some kernels, each of which takes longer to start than to compute. Here a block of the GPU goes through
 all steps of 16 rows of one network by itself. It keeps their hidden and cell states in registers, and the weights in its
-shared memory.
+shared memory. Where these leave room, it reads a later step's numbers while it computes (`num_stages`).
 
 Products are of numbers of 16 bits, summed in float32. So that they are nearly float32's, a factor is a high part and a low
 part, which is what rounding took from it. How near says the setting that PyTorch has for products of float32:
@@ -33,6 +33,9 @@ ROWS = 16  # of a block: the fewest that its units for products take at once
 WARPS = 8
 WIDTHS = (16, 32, 64, 128)
 """H that there are kernels for: a block must hold as many numbers."""
+SIGMOID = tl.constexpr(
+    "{.reg .f32 t; mul.f32 t, $1, 0fBFB8AA3B; ex2.approx.ftz.f32 t, t; add.f32 t, t, 0f3F800000; rcp.approx.ftz.f32 $0, t;}"
+)
 INTEGERS = ["T", "B", "span", "g_row", "g_step", "h_row", "h_step", "end"]
 
 
@@ -48,12 +51,13 @@ def _parts(x, EXACT: tl.constexpr):
 
 @triton.jit
 def _sigmoid(x):
-    return 1.0 / (1.0 + tl.exp(-x))
+    """1 / (1 + exp(-x)) to 2e-7. Triton's own looks after numbers below 1e-38, which takes as long as all the rest."""
+    return tl.inline_asm_elementwise(SIGMOID, "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
 
 
 @triton.jit
 def _tanh(x):
-    return 2.0 / (1.0 + tl.exp(-2.0 * x)) - 1.0
+    return 2.0 * _sigmoid(2.0 * x) - 1.0
 
 
 @triton.jit
@@ -64,6 +68,11 @@ def _plus(total, high, low, w_high, w_low, EXACT: tl.constexpr):
     if EXACT:
         total = tl.dot(high, w_low, total)
     return total
+
+
+@triton.jit
+def _product(high, low, w_high, w_low, EXACT: tl.constexpr):
+    return _plus(tl.zeros((high.shape[0], w_high.shape[1]), tl.float32), high, low, w_high, w_low, EXACT)
 
 
 @triton.jit
@@ -130,7 +139,7 @@ def forward_kernel(
     known = (row < tl.where(end > 0, 0, B))[:, None]  # nothing is before the first step: zeros
     h = tl.load(carried_ptr + of_row, known, 0.0)
     c = tl.load(carried_ptr + other + of_row, known, 0.0)
-    for _ in range(T):
+    for _ in tl.range(T, num_stages=1 if EXACT else 3):
         into, forget = tl.load(gates_ptr + at_g, there, 0.0), tl.load(gates_ptr + at_g + H, there, 0.0)
         cell, out = tl.load(gates_ptr + at_g + 2 * H, there, 0.0), tl.load(gates_ptr + at_g + 3 * H, there, 0.0)
         into_low = _low(low_ptr, into_high, at_w, EXACT)  # each a product ahead of its use
@@ -138,12 +147,16 @@ def forward_kernel(
         if KEEP:
             tl.store(before_ptr + at_c, h, there)
         high, low = _parts(h, EXACT)
-        into = _sigmoid(_plus(into + into_bias, high, low, into_high, into_low, EXACT))
+        of_into = _plus(into, high, low, into_high, into_low, EXACT)
         cell_low = _low(low_ptr + 2 * H, cell_high, at_w, EXACT)
-        forget = _sigmoid(_plus(forget + forget_bias, high, low, forget_high, forget_low, EXACT))
+        of_forget = _plus(forget, high, low, forget_high, forget_low, EXACT)
         out_low = _low(low_ptr + 3 * H, out_high, at_w, EXACT)
-        cell = _tanh(_plus(cell + cell_bias, high, low, cell_high, cell_low, EXACT))
-        out = _sigmoid(_plus(out + out_bias, high, low, out_high, out_low, EXACT))
+        of_cell = _plus(cell, high, low, cell_high, cell_low, EXACT)
+        of_out = _plus(out, high, low, out_high, out_low, EXACT)
+        into = _sigmoid(of_into + into_bias)
+        cell = _tanh(of_cell + cell_bias)
+        forget = _sigmoid(of_forget + forget_bias)
+        out = _sigmoid(of_out + out_bias)
         c = forget * c + into * cell
         h = out * _tanh(c)
         tl.store(h_ptr + at_h, h, there)
@@ -217,7 +230,7 @@ def backward_kernel(
     c = tl.load(c_ptr + at_c, there, 0.0)
     into_sum, forget_sum = tl.zeros((R, H), tl.float32), tl.zeros((R, H), tl.float32)
     cell_sum, out_sum = tl.zeros((R, H), tl.float32), tl.zeros((R, H), tl.float32)
-    for n in range(T):
+    for n in tl.range(T, num_stages=1 if EXACT else 2):
         into, forget = tl.load(gates_ptr + at_g, there, 0.0), tl.load(gates_ptr + at_g + H, there, 0.0)
         cell, out = tl.load(gates_ptr + at_g + 2 * H, there, 0.0), tl.load(gates_ptr + at_g + 3 * H, there, 0.0)
         dh = tl.load(dh_ptr + at_h, there, 0.0) * scale + passed
@@ -243,15 +256,16 @@ def backward_kernel(
         tl.store(d_gates_ptr + at_g + 2 * H, d_cell * back, there)
         tl.store(d_gates_ptr + at_g + 3 * H, d_out * back, there)
         high, low = _parts(d_into, EXACT)
-        passed = _plus(tl.zeros((R, H), tl.float32), high, low, into_high, into_low, EXACT)
+        of_into = _product(high, low, into_high, into_low, EXACT)
         cell_low = _low(low_ptr + 2 * H, cell_high, at_w, EXACT)
         high, low = _parts(d_forget, EXACT)
-        passed = _plus(passed, high, low, forget_high, forget_low, EXACT)
+        of_forget = _product(high, low, forget_high, forget_low, EXACT)
         out_low = _low(low_ptr + 3 * H, out_high, at_w, EXACT)
         high, low = _parts(d_cell, EXACT)
-        passed = _plus(passed, high, low, cell_high, cell_low, EXACT)
+        of_cell = _product(high, low, cell_high, cell_low, EXACT)
         high, low = _parts(d_out, EXACT)
-        passed = _plus(passed, high, low, out_high, out_low, EXACT)
+        of_out = _product(high, low, out_high, out_low, EXACT)
+        passed = (of_into + of_forget) + (of_cell + of_out)  # four sums, of which none waits for another
         dh_ptr -= h_step * H
         gates_ptr -= g_step * (4 * H)
         d_gates_ptr -= g_step * (4 * H)

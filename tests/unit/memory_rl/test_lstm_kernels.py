@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("triton", reason="Triton is not installed")
 
 # The interpreter of Triton 3.6 multiplies bfloat16 numbers as if their bits were integers, and asks NumPy for the number in
-# an array in a way that NumPy 2.4 refuses. Both are mended here.
+# an array in a way that NumPy 2.4 refuses. Both are mended here. It knows nothing of a GPU's own instructions.
 INTERPRETED = """
 import json
 import numpy as np
@@ -37,9 +37,16 @@ def patched(tensor, scope):
 interpreter.InterpreterBuilder.create_dot = lambda self, a, b, *more: dot(self, wide(a), wide(b), *more)
 interpreter._patch_lang_tensor = patched
 
-from recollect.memory_rl import lstm_layers
+import triton
+from recollect.memory_rl import lstm_kernels, lstm_layers
 from recollect.memory_rl.lstm_operator import is_exact, kept_of, layers_of
 from recollect.memory_rl.lstm_over_time import plain
+
+@triton.jit
+def sigmoid(x):
+    return 1.0 / (1.0 + tl.exp(-x))
+
+lstm_kernels._sigmoid = sigmoid
 
 class Kernels(torch.autograd.Function):
     @staticmethod
