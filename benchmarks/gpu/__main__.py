@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.of:
         found = table.joined([table.Found.from_json(read_json(path, kind=KIND)) for path in chosen.of])
         print(table.text(found))
-        print("\n".join(f"written: {path}" for path in speeds.write(found)))
+        print("\n".join(f"written: {path}" for path in speeds.write(found, keep=chosen.keep)))
         return 0
     began = time.perf_counter()
     found = run(chosen.names, asked, 60 * chosen.minutes, keep=chosen.json, apart=not chosen.one_process)
@@ -115,6 +115,9 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         metavar="PATH",
         help="measure nothing: write what forecasts read from such files of one device, of which later ones come first",
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="with --of: what the device's file has of other lines stays"
     )
     parser.add_argument("--part-of", metavar="PATH", help=argparse.SUPPRESS)  # one line, here: results go to this file
     parser.add_argument("--seconds", type=float, default=LEAST, help=argparse.SUPPRESS)

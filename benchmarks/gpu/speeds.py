@@ -13,12 +13,15 @@ from recollect.artifacts.sealed import write_bytes
 from recollect.settings.errors import UserError
 from recollect.stages import device_speeds
 from recollect.stages.between_marks import put_between
-from recollect.stages.device_speeds import MARKS, PAGE, DeviceSpeeds, TimedJob
+from recollect.stages.device_speeds import MARKS, PAGE, DeviceSpeeds, TimedJob, TimedRow
 from recollect.stages.stage import Job
 
 
-def write(found: Found) -> list[Path]:
+def write(found: Found, *, keep: bool = False) -> list[Path]:
     """config/speeds/<device>.yaml, and the table of docs/scale.md made of all such files.
+
+    Args:
+        keep: what the file has of other lines, and of other ways, stays.
 
     Raises:
         UserError: sizes were shrunk.
@@ -28,7 +31,10 @@ def write(found: Found) -> list[Path]:
             "sizes were shrunk (--quick)", where=found.device, do="these are no results: measure without it"
         )
     path = device_speeds.path_of(found.device)
-    made = speeds_of(found).model_dump(mode="json")
+    speeds = speeds_of(found)
+    if keep and path.is_file():
+        speeds = beside(device_speeds.read(path), speeds)
+    made = speeds.model_dump(mode="json")
     head = "# Written by `make gpu`: what a device does of each kind of work, per second, and what whole jobs take at that.\n"
     content = yaml.safe_dump(made, sort_keys=False, allow_unicode=True, width=150)
     write_bytes(path, (head + content).encode())
@@ -55,6 +61,36 @@ def speeds_of(found: Found) -> DeviceSpeeds:
         jobs=tuple(jobs_of(found)),
         rows=tuple(found.timed()),
     )
+
+
+def beside(earlier: DeviceSpeeds, later: DeviceSpeeds) -> DeviceSpeeds:
+    """Both as one: what the later has takes the place of what the earlier has of the same job, or of the same way of a row."""
+
+    def with_run(speeds: DeviceSpeeds) -> dict[str, TimedRow]:
+        run = f"{speeds.commit}, {speeds.date}"
+        return {row.what: row.model_copy(update={"run": row.run or run}) for row in speeds.rows}
+
+    rows = with_run(earlier)
+    for what, row in with_run(later).items():
+        rows[what] = _row_beside(rows[what], row) if what in rows else row
+    jobs = {(job.job, job.seeds): job for job in (*earlier.jobs, *later.jobs)}
+    names = [line.what for line in LINES.values()]
+
+    def place(row: TimedRow) -> int:
+        """Of its line, which its name begins with; the longest, as one line's name may begin with another's."""
+        own = [name for name in names if row.what == name or row.what.startswith(f"{name}, ")]
+        return names.index(max(own, key=len)) if own else len(names)
+
+    return later.model_copy(update={"rows": tuple(sorted(rows.values(), key=place)), "jobs": tuple(jobs.values())})
+
+
+def _row_beside(earlier: TimedRow, later: TimedRow) -> TimedRow:
+    rates = earlier.rates | later.rates
+    known = {row.best: rates[row.best] for row in (earlier, later) if row.best}
+    best = max(known, key=lambda way: float(known[way]), default="")
+    row = later if best in later.rates else earlier
+    agrees = earlier.agrees if later.agrees is None else later.agrees
+    return row.model_copy(update={"rates": rates, "best": best, "agrees": agrees})
 
 
 def jobs_of(found: Found) -> Iterator[TimedJob]:

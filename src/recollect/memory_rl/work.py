@@ -14,10 +14,12 @@ GATES = {"lstm": 8, "gru": 6, "rnn": 2, "ff": 0}  # matrices of width x width in
 # Kernels of a pass of an ensemble's update (`recollect.memory_rl.ensemble`): of embedders, heads, loss and Adam; and of a layer.
 # They rest on the operations of updates of several seeds that are no views, counted on a CPU. DQN's are 286 and 412 with GPTs of 1
 # and 2 layers (bfloat16, no dropout), 124 and 162 with LSTMs of 1 and 3. The kernels of a GPU have not been counted.
-# What a layer's recurrence takes at each time step stands as so many kernels more. An update of ten LSTMs has 31 ms of it on an
-# H200 with 1,500 steps (`lstm_kernels`), so 6.9 microseconds for a time step in a pass. Few LSTMs are cuDNN's, one after the
-# other: an update of one takes 1.07 ms with 50 steps and 15.2 with 1,500, so 3.2 microseconds.
-ENDS, LAYER, CELLS, APART = 50, {"gpt": 45, "lstm": 7}, {"lstm": 2.3}, {"lstm": 1.1}
+# What a layer's recurrence takes at each time step stands as so many kernels more. An update of ten LSTMs has 27 ms of it on an
+# H200 with 1,500 steps (`lstm_kernels`), so 6 microseconds for a time step in a pass. Further layers go beside the first
+# (`lstm_layers`): two took 1.21 times as long there as one, four 1.81. Few LSTMs are cuDNN's, one after the other: an update of one
+# takes 1.07 ms with 50 steps and 15.2 with 1,500, so 3.2 microseconds.
+ENDS, LAYER, CELLS, APART = 50, {"gpt": 45, "lstm": 7}, {"lstm": 2.0}, {"lstm": 1.1}
+FURTHER = 0.25  # of a layer's time, for each layer beside it
 SEPARATE, IN_TURNS = 2, 2.5  # updates with one encoder that an update with two is, and one where the critics step first
 
 
@@ -40,7 +42,8 @@ def kernels(settings: Settings, length: float) -> tuple[float, float, float]:
     passes: float = UPDATE
     if not getattr(hp, "shared_encoder", True):
         passes *= IN_TURNS if hp.critics_first else SEPARATE
-    cells, apart = (passes * layers * table.get(kind, 0) * length for table in (CELLS, APART))
+    beside = 1 + FURTHER * (layers - 1)
+    cells, apart = (passes * many * table.get(kind, 0) * length for many, table in ((beside, CELLS), (layers, APART)))
     return passes * (ENDS + layers * LAYER.get(kind, 0)), cells, apart
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # benchmarks is no part of the package
+
+from benchmarks.gpu import speeds
+from benchmarks.gpu.lines import LINES
 from recollect.settings.errors import UserError
 from recollect.stages import device_speeds
 from recollect.stages.between_marks import between
-from recollect.stages.device_speeds import DeviceSpeeds, TimedRow, timed_job
+from recollect.stages.device_speeds import DeviceSpeeds, TimedJob, TimedRow, timed_job
 from recollect.stages.forecast import Forecast, forecast
 from recollect.stages.stage import Job
 
@@ -91,6 +96,42 @@ def test_the_table_marks_the_fastest_and_says_where_a_number_is_missing() -> Non
     assert "| another: updates | 10 | – | – | **20.5** | memory | 1.5 GB | 40 % | yes | b |" in text
     assert "| a line, update: updates | 10 | – | – | **20.5** | memory | 1.5 GB | 40 % | yes | a |" in text
     assert device_speeds.markdown([]) == device_speeds.NOTHING
+
+
+def test_a_later_run_of_a_few_lines_takes_the_place_of_these_alone() -> None:
+    """Rows in the order of lines; of a row both runs' ways, and the fastest of both."""
+    ppo, gpt = LINES["ppo_cnn"].what, LINES["gpt_50"].what
+    first = (
+        timed_row(f"{ppo}, training", {"as set": 5.0}),
+        timed_row(f"{gpt}, update", {"as set": 10.0, "bf16": 30.0}, "bf16"),
+        timed_row(f"{gpt}, acting", {"as set": 7.0}, run="old, day"),
+    )
+    jobs = [TimedJob.model_validate(part(stage, seconds=100)) for stage in ("train", "evaluate")]
+    earlier = DeviceSpeeds(device="G", commit="c", date="d", torch="t", peaks={}, rows=first, jobs=tuple(jobs))
+    rows = (
+        timed_row(f"{gpt}, update", {"as set": 20.0}),
+        timed_row(f"{LINES['gpt_50_of_10'].what}, update", {"as set": 9.0}),
+    )
+    quicker = TimedJob.model_validate(part("train", seconds=60))
+    later = DeviceSpeeds(device="G", commit="e", date="f", torch="t", peaks={}, rows=rows, jobs=(quicker,))
+    found = speeds.beside(earlier, later)
+    assert found.jobs == (quicker, jobs[1]) and found.commit == "e"
+    assert [(row.what, row.best, row.run) for row in found.rows] == [
+        (f"{gpt}, update", "bf16", "c, d"),
+        (f"{gpt}, acting", "as set", "old, day"),
+        (f"{LINES['gpt_50_of_10'].what}, update", "as set", "e, f"),
+        (f"{ppo}, training", "as set", "c, d"),
+    ]
+    assert found.rows[0].rates == {"as set": 20.0, "bf16": 30.0}
+    quickest = speeds.beside(
+        earlier, later.model_copy(update={"rows": (timed_row(f"{gpt}, update", {"as set": 40.0}),)})
+    )
+    assert (quickest.rows[0].best, quickest.rows[0].run, quickest.rows[0].agrees) == ("as set", "e, f", True)
+
+
+def timed_row(what: str, rates: dict[str, float | str], best: str = "as set", run: str = "") -> TimedRow:
+    agrees = True if len(rates) > 1 else None
+    return TimedRow(what=what, unit="updates", rates=rates, best=best, agrees=agrees, run=run)
 
 
 @pytest.mark.usefixtures("in_the_repository")
