@@ -8,12 +8,47 @@ Shapes: T steps, k networks, B rows of each, H hidden numbers. Gates stand in Py
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from recollect.common.precision import full_precision
+
+
+class Weights(NamedTuple):
+    """Of one layer: of inputs [k, 4H, D] and hidden states [k, 4H, H], and the biases of both [k, 4H]."""
+
+    w_in: Tensor
+    w_hidden: Tensor
+    b_in: Tensor
+    b_hidden: Tensor
+
+    def of_inputs(self, x: Tensor) -> Tensor:
+        """What inputs [k, N, D] add to the gates [k, N, 4H]."""
+        return torch.baddbmm((self.b_in + self.b_hidden)[:, None], x, self.w_in.transpose(1, 2))
+
+
+class Kept(NamedTuple):
+    """What the way back needs of each layer, all steps: gates [..., 4H], hidden states before each step, cells and hidden states
+    after it [..., H]. `...` is k, B, T; on a GPU k, T, B in layers above the first, and for hidden states below the last.
+    """
+
+    gates: Tensor
+    before: Tensor
+    c: Tensor
+    h: Tensor
+
+
+def layers_of(weights: Sequence[Tensor]) -> list[Weights]:
+    return [Weights(*weights[place : place + 4]) for place in range(0, len(weights), 4)]
+
+
+def kept_of(states: Sequence[Tensor]) -> list[Kept]:
+    """Each layer's, of what `recollect.memory_rl.lstm_operator.states` gives if it keeps."""
+    last, *more = states
+    return [Kept(*(*more, last)[place : place + 4]) for place in range(0, len(more), 4)]
 
 
 class PlainCells(torch.autograd.Function):

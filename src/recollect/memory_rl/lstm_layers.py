@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from recollect.memory_rl.lstm_cells import Kept, Weights
 from recollect.memory_rl.lstm_kernels import ROWS, WARPS, backward_kernel, forward_kernel
-from recollect.memory_rl.lstm_operator import Kept, Weights
 
 MOST_PIECES = 15
 SHORTEST = 25  # steps of a piece: more of them would cost more to start than they save

@@ -13,46 +13,12 @@ Shapes: k networks, B rows of each, T steps, D input numbers, H hidden ones. Gat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from recollect.memory_rl.lstm_cells import PlainCells
-
-
-class Weights(NamedTuple):
-    """Of one layer: of inputs [k, 4H, D] and hidden states [k, 4H, H], and the biases of both [k, 4H]."""
-
-    w_in: Tensor
-    w_hidden: Tensor
-    b_in: Tensor
-    b_hidden: Tensor
-
-    def of_inputs(self, x: Tensor) -> Tensor:
-        """What inputs [k, N, D] add to the gates [k, N, 4H]."""
-        return torch.baddbmm((self.b_in + self.b_hidden)[:, None], x, self.w_in.transpose(1, 2))
-
-
-class Kept(NamedTuple):
-    """What the way back needs of each layer, all steps: gates [..., 4H], hidden states before each step, cells and hidden states
-    after it [..., H]. `...` is k, B, T; on a GPU k, T, B in layers above the first, and for hidden states below the last.
-    """
-
-    gates: Tensor
-    before: Tensor
-    c: Tensor
-    h: Tensor
-
-
-def layers_of(weights: Sequence[Tensor]) -> list[Weights]:
-    return [Weights(*weights[place : place + 4]) for place in range(0, len(weights), 4)]
-
-
-def kept_of(states: Sequence[Tensor]) -> list[Kept]:
-    """Of what `states` gives if it keeps: each layer's."""
-    last, *more = states
-    return [Kept(*(*more, last)[place : place + 4]) for place in range(0, len(more), 4)]
+from recollect.memory_rl.lstm_cells import PlainCells, kept_of, layers_of
 
 
 def as_operator(x: Tensor, *weights: Tensor) -> Tensor:

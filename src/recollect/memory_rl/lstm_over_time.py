@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from recollect.common.precision import tf32
-from recollect.memory_rl.lstm_cells import FusedCells, PlainCells
-from recollect.memory_rl.lstm_operator import as_operator, layers_of
+from recollect.memory_rl.lstm_cells import FusedCells, PlainCells, layers_of
+from recollect.memory_rl.lstm_operator import as_operator
 
 log = logging.getLogger(__name__)
 NEAR = {False: 1e-4, True: 2e-3}  # how far numbers may be from the plain cell's; without TF32, with

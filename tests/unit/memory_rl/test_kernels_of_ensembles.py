@@ -11,7 +11,7 @@ from torch import Tensor
 
 from recollect.memory_rl import dqn, sac, stacked, td3
 from recollect.memory_rl.ensemble import Ensemble
-from recollect.memory_rl.lstm_operator import layers_of
+from recollect.memory_rl.lstm_cells import layers_of
 from recollect.memory_rl.stacked import StackedLSTM
 from recollect.memory_rl.work import kernels
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings

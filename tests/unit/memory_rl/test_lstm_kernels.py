@@ -39,7 +39,8 @@ interpreter._patch_lang_tensor = patched
 
 import triton
 from recollect.memory_rl import lstm_kernels, lstm_layers
-from recollect.memory_rl.lstm_operator import is_exact, kept_of, layers_of
+from recollect.memory_rl.lstm_cells import kept_of, layers_of
+from recollect.memory_rl.lstm_operator import is_exact
 from recollect.memory_rl.lstm_over_time import plain
 
 @triton.jit
