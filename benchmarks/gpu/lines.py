@@ -127,7 +127,7 @@ class Line:
     def compiles(self) -> bool:
         if self.builds == "off_policy.learning":
             return "gpt" in self.method or bool(self.extra.get("members"))  # one LSTM is cuDNN's
-        return self.builds == "supervised.learning"
+        return self.builds == "supervised.learning" or (self.builds == "amago.learning" and "gru" not in self.method)
 
 
 STILL = {"optimisation.batch_size": 4, "optimisation.compile": "false", "network.dropout": 0, "acting_dropout": "false"}
@@ -181,6 +181,28 @@ PENDULUMS = {
 }
 
 
+def visual_match(sequence: str) -> Line:
+    """Memory-RL on images, ten seeds as an ensemble: SAC-D, whose image embedders go one after the other."""
+    together, small = (TOGETHER_GPT, FEW_GPT) if sequence == "gpt" else (TOGETHER, FEW)
+    method = f"sacd_{sequence}"
+    what = f"SACD-{sequence.upper()}, Visual Match 500, {SEEDS} seeds"
+    pair = ("visual_match_5", method)
+    return Line(
+        what,
+        "off_policy.learning",
+        "visual_match_500",
+        method,
+        pair,
+        together,
+        small,
+        extra={"members": SEEDS},
+        weight=1.5,
+    )
+
+
+IMAGES = {f"sacd_{sequence}_of_{SEEDS}": visual_match(sequence) for sequence in ("gpt", "lstm")}
+
+
 def amago(what: str, env: str, quick: str, weight: float, method: str = "amago_transformer") -> Line:
     small: dict[str, object] = {"batch_size": 1, "actors": 1, "compile": "false"}
     if method != "amago_transformer":
@@ -211,6 +233,7 @@ LINES: dict[str, Line] = {
     "ad_40x20": in_context("AD, Dark-Room 40x20", LONG_ROOM, "ad", {**STILL, "optimisation.batch_size": 1}, 3),
     **T_MAZES,
     **PENDULUMS,
+    **IMAGES,
     "amago_500": amago("500", DOORS, DOORS, 1.5),
     "amago_10000": amago("10,000", LONG_MAZE, "amago_tmaze_10", 2),
     "amago_10000_gru": amago("GRU, 10,000", LONG_MAZE, "amago_tmaze_10", 2, "amago_gru"),
