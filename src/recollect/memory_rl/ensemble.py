@@ -117,7 +117,10 @@ class Ensemble:
     def _compiles(self) -> bool:
         """Whether the loss is one that torch.compile can have as a whole."""
         sequence = self.learner.network.encoder.sequence
-        return sequence.compiles if isinstance(sequence, StackedLSTM) else self.hp.sequence.kind == "gpt"
+        if not isinstance(sequence, StackedLSTM):
+            return self.hp.sequence.kind == "gpt"
+        with self.learner.products():
+            return sequence.compiles
 
     def _on_device(self) -> tuple[RoundsOnDevice, RoundsOnDevice] | None:
         """Where members can play without the host: for their rounds, and for their evaluations."""

@@ -2,7 +2,7 @@
 
 Cell by cell a step is some kernels, each of which takes longer to start than to compute. Here a block of the GPU goes through
 all steps of 16 rows of one network by itself. It keeps their hidden and cell states in registers, and the weights in its
-shared memory. Where these leave room, it reads a later step's numbers while it computes (`num_stages`).
+shared memory. Where these leave room, it reads a later step's numbers while it computes (AHEAD).
 
 Products are of numbers of 16 bits, summed in float32. So that they are nearly float32's, a factor is a high part and a low
 part, which is what rounding took from it. How near says the setting that PyTorch has for products of float32:
@@ -31,6 +31,9 @@ import triton.language as tl
 
 ROWS = 16  # of a block: the fewest that its units for products take at once
 WARPS = 8
+ROOM_AHEAD = (
+    220_000  # bytes of shared memory that a block may have, as an H100's: for weights of 16 bits and two steps more
+)
 WIDTHS = (16, 32, 64, 128)
 """H that there are kernels for: a block must hold as many numbers."""
 SIGMOID = tl.constexpr(
@@ -103,6 +106,7 @@ def forward_kernel(
     R: tl.constexpr,
     KEEP: tl.constexpr,
     EXACT: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
     """Block (n, m): rows m * R and on of network n.
 
@@ -139,7 +143,7 @@ def forward_kernel(
     known = (row < tl.where(end > 0, 0, B))[:, None]  # nothing is before the first step: zeros
     h = tl.load(carried_ptr + of_row, known, 0.0)
     c = tl.load(carried_ptr + other + of_row, known, 0.0)
-    for _ in tl.range(T, num_stages=1 if EXACT else 3):
+    for _ in tl.range(T, num_stages=3 if AHEAD else 1):
         into, forget = tl.load(gates_ptr + at_g, there, 0.0), tl.load(gates_ptr + at_g + H, there, 0.0)
         cell, out = tl.load(gates_ptr + at_g + 2 * H, there, 0.0), tl.load(gates_ptr + at_g + 3 * H, there, 0.0)
         into_low = _low(low_ptr, into_high, at_w, EXACT)  # each a product ahead of its use
@@ -196,6 +200,7 @@ def backward_kernel(
     H: tl.constexpr,
     R: tl.constexpr,
     EXACT: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
     """As `forward_kernel`, from the piece's last step, which pointers are of, to its first.
 
@@ -230,7 +235,7 @@ def backward_kernel(
     c = tl.load(c_ptr + at_c, there, 0.0)
     into_sum, forget_sum = tl.zeros((R, H), tl.float32), tl.zeros((R, H), tl.float32)
     cell_sum, out_sum = tl.zeros((R, H), tl.float32), tl.zeros((R, H), tl.float32)
-    for n in tl.range(T, num_stages=1 if EXACT else 2):
+    for n in tl.range(T, num_stages=2 if AHEAD else 1):
         into, forget = tl.load(gates_ptr + at_g, there, 0.0), tl.load(gates_ptr + at_g + H, there, 0.0)
         cell, out = tl.load(gates_ptr + at_g + 2 * H, there, 0.0), tl.load(gates_ptr + at_g + 3 * H, there, 0.0)
         dh = tl.load(dh_ptr + at_h, there, 0.0) * scale + passed

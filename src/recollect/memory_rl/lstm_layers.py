@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from recollect.memory_rl.lstm_cells import Kept, Weights
-from recollect.memory_rl.lstm_kernels import ROWS, WARPS, backward_kernel, forward_kernel
+from recollect.memory_rl.lstm_kernels import ROOM_AHEAD, ROWS, WARPS, backward_kernel, forward_kernel
 
 MOST_PIECES = 15
 SHORTEST = 25  # steps of a piece: more of them would cost more to start than they save
@@ -42,7 +42,7 @@ def forward(x: Tensor, layers: Sequence[Weights], *, keeps: bool, exact: bool) -
     """
     k, B, T, D = x.shape
     H = layers[0].w_hidden.shape[2]
-    first, between, span = Order(T, 1), Order(1, B), B * T
+    first, between, span, ahead = Order(T, 1), Order(1, B), B * T, reads_ahead(x.device, exact)
     made, parts, biases = [], [], []
     for place, own in enumerate(layers):
         lies = (B, T) if place == 0 else (T, B)
@@ -80,6 +80,7 @@ def forward(x: Tensor, layers: Sequence[Weights], *, keeps: bool, exact: bool) -
                         ROWS,
                         keeps,
                         exact,
+                        ahead,
                         num_warps=WARPS,
                         num_stages=1,
                     )
@@ -90,7 +91,7 @@ def forward(x: Tensor, layers: Sequence[Weights], *, keeps: bool, exact: bool) -
 def backward(dh: Tensor, x: Tensor, layers: Sequence[Weights], kept: Sequence[Kept], *, exact: bool) -> list[Tensor]:
     """As `lstm_operator.gradients`: of x and, of each layer, of both weights and of a bias."""
     k, B, T, H = dh.shape
-    first, between, span = Order(T, 1), Order(1, B), B * T
+    first, between, span, ahead = Order(T, 1), Order(1, B), B * T, reads_ahead(x.device, exact)
     d_gates = [torch.empty_like(own.gates) for own in kept]
     d_bias = [dh.new_empty(k, B, 4 * H) for _ in layers]
     d_w_in, d_w_hidden = (
@@ -128,6 +129,7 @@ def backward(dh: Tensor, x: Tensor, layers: Sequence[Weights], kept: Sequence[Ke
                         H,
                         ROWS,
                         exact,
+                        ahead,
                         num_warps=WARPS,
                         num_stages=1,
                     )
@@ -141,6 +143,15 @@ def backward(dh: Tensor, x: Tensor, layers: Sequence[Weights], kept: Sequence[Ke
     for of_in, of_hidden, of_bias in zip(d_w_in, d_w_hidden, d_bias, strict=True):
         found += [of_in, of_hidden, of_bias.sum(1)]
     return found
+
+
+@cache
+def reads_ahead(device: torch.device, exact: bool) -> bool:
+    """Whether a block has room for a later step's numbers, beside the weights."""
+    if exact or device.type == "cpu":  # which interprets the kernels, in tests
+        return not exact
+    room: int = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0)
+    return room >= ROOM_AHEAD
 
 
 def _pieces(steps: int, layers: int) -> list[tuple[int, int]]:

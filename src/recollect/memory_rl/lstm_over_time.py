@@ -19,10 +19,13 @@ from torch import Tensor
 
 from recollect.common.precision import tf32
 from recollect.memory_rl.lstm_cells import FusedCells, PlainCells, layers_of
-from recollect.memory_rl.lstm_operator import as_operator
+from recollect.memory_rl.lstm_operator import as_operator, is_exact
 
 log = logging.getLogger(__name__)
-NEAR = {False: 1e-4, True: 2e-3}  # how far numbers may be from the plain cell's; without TF32, with
+NEAR = {
+    True: 1e-4,
+    False: 2e-3,
+}  # how far numbers may be from the plain cell's, where products are exact and where they need not be
 
 Way = Callable[..., Tensor]
 """(inputs [k, B, T, D], of each layer the weights of the inputs [k, 4H, D], of the hidden state [k, 4H, H], and both biases
@@ -33,20 +36,24 @@ def over_time(x_SBTD: Tensor, weights: Sequence[Tensor]) -> Tensor:
     """Hidden states of the last layer [k, B, T, H], see `Way`; on a GPU in the fastest way that works there."""
     if torch.compiler.is_compiling():
         return as_operator(x_SBTD, *weights)
-    way = fastest(x_SBTD.device, weights[1].shape[2]) if x_SBTD.is_cuda else plain
+    way = fastest(x_SBTD.device, weights[1].shape[2], is_exact()) if x_SBTD.is_cuda else plain
     return way(x_SBTD, *weights)
 
 
 def in_kernels(w_hidden: Tensor) -> bool:
-    """Whether all steps of LSTMs with such weights [k, 4H, H] are one kernel, where they lie."""
-    return w_hidden.is_cuda and fastest(w_hidden.device, w_hidden.shape[2]) is as_operator
+    """Whether all steps of LSTMs with such weights [k, 4H, H] are one kernel, where they lie and as exact as products now are."""
+    return w_hidden.is_cuda and fastest(w_hidden.device, w_hidden.shape[2], is_exact()) is as_operator
 
 
 @cache
-def fastest(device: torch.device, width: int) -> Way:
-    """The first that works on a device, for H = `width`; asked once, never while a graph is captured."""
+def fastest(device: torch.device, width: int, exact: bool) -> Way:
+    """The first that works on a device, for H = `width`; asked once, never while a graph is captured.
+
+    Args:
+        exact: whether products of float32 are whole, or may be in TF32.
+    """
     for name, way in (("kernels of LSTMs", _kernels(width)), ("PyTorch's fused cells", fused)):
-        if way is not None and works(way, name, device, width):
+        if way is not None and works(way, name, device, width, exact):
             return way
     return plain
 
@@ -73,8 +80,8 @@ plain: Way = partial(_by_cells, PlainCells)
 fused: Way = partial(_by_cells, FusedCells)
 
 
-def works(way: Way, name: str, device: torch.device, width: int) -> bool:
-    """Whether a way is there on a device, and gives what plain cells give: with and without gradients, one layer and two, TF32."""
+def works(way: Way, name: str, device: torch.device, width: int, exact: bool) -> bool:
+    """Whether a way is there on a device, and gives what plain cells give: with and without gradients, one layer and two."""
     draws = torch.Generator().manual_seed(0)
     networks, rows, steps, inputs = 2, 19, 60, 24
 
@@ -95,15 +102,14 @@ def works(way: Way, name: str, device: torch.device, width: int) -> bool:
         with torch.no_grad():
             return [*found, tried(x, *weights)]
 
-    same = True
+    same, near = True, NEAR[exact]
     try:
         for weights in (layers[0], [*layers[0], *layers[1]]):
             with tf32(False, device):
                 right = numbers(plain, weights)
-            for allowed, near in NEAR.items():
-                with tf32(allowed, device, in_cudnn=False):
-                    pairs = zip(right, numbers(way, weights), strict=True)
-                    same &= all(torch.allclose(one, other, near, near * float(one.abs().max())) for one, other in pairs)
+            with tf32(not exact, device, in_cudnn=False):
+                pairs = zip(right, numbers(way, weights), strict=True)
+                same &= all(torch.allclose(one, other, near, near * float(one.abs().max())) for one, other in pairs)
     except Exception as error:  # a compiler may fail in its own ways
         said = str(error).strip().partition("\n")[0]
         log.warning("%s do not work on this device: %s; LSTMs go on without, slower", name, said)

@@ -250,7 +250,7 @@ def test_on_a_gpu_a_captured_ensemble_has_the_losses_of_cudnn_with_the_kernels_o
             ensembles[-1].update()
         assert ensembles[-1].compute.graph is not None
     kernels = lstm_over_time._kernels(16)
-    assert kernels is not None and lstm_over_time.fastest(torch.device("cuda"), 16) is kernels
+    assert kernels is not None and lstm_over_time.fastest(torch.device("cuda"), 16, False) is kernels
     for name, total_S in ensembles[0].sums.items():
         torch.testing.assert_close(ensembles[1].sums[name], total_S, rtol=1e-3, atol=1e-5)
 
