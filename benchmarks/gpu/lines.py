@@ -138,12 +138,14 @@ ROOM, LONG_ROOM, ROOMS = "dark_room_10x10", "dark_room_40x20", "Dark-Room 10x10"
 DOORS, LONG_MAZE, FRAMES = "amago_dark_key_door", "amago_tmaze_10000", "mini_grid_RedBlueDoors-6x6"
 
 
-def t_maze(length: int, sequence: str, members: int = 0) -> Line:
+def t_maze(length: int, sequence: str, members: int = 0, layers: int = 1) -> Line:
     """Memory-RL at one memory length; with members: so many seeds as an ensemble in one process."""
     alone, together = (OFF_POLICY_GPT, TOGETHER_GPT) if sequence == "gpt" else (OFF_POLICY_LSTM, TOGETHER)
     small = FEW_GPT if sequence == "gpt" else FEW
-    method, env, weight = f"dqn_{sequence}", f"tmaze_passive_{length}", 1.0 if length < 1000 else 1.5
-    what = f"DQN-{sequence.upper()}, T-Maze {length}" + f", {members} seeds" * (members > 0)
+    method, env = f"dqn_{sequence}" + f".layers_{layers}" * (layers > 1), f"tmaze_passive_{length}"
+    weight = 1.0 if length < 1000 else 1.5
+    deep = f", {layers} layers" * (layers > 1)
+    what = f"DQN-{sequence.upper()}, T-Maze {length}{deep}" + f", {members} seeds" * (members > 0)
     return Line(
         what,
         "off_policy.learning",
@@ -162,8 +164,9 @@ T_MAZES = {
     f"{sequence}_{length}" + f"_of_{members}" * (members > 0): t_maze(length, sequence, members)
     for sequence in ("gpt", "lstm")
     for length in (50, 1500)
-    for members in (0, SEEDS, 64)
+    for members in ((0, SEEDS, 64) if length < 1000 else (0, SEEDS))
 }
+DEEP = {f"{sequence}_1500_deep_of_{SEEDS}": t_maze(1500, sequence, SEEDS, layers=4) for sequence in ("gpt", "lstm")}
 
 
 def pendulum(sequence: str, variant: str = "") -> Line:
@@ -232,6 +235,7 @@ LINES: dict[str, Line] = {
     "ad": in_context(f"AD, {ROOMS}", ROOM, "ad", STILL, 2),
     "ad_40x20": in_context("AD, Dark-Room 40x20", LONG_ROOM, "ad", {**STILL, "optimisation.batch_size": 1}, 3),
     **T_MAZES,
+    **DEEP,
     **PENDULUMS,
     **IMAGES,
     "amago_500": amago("500", DOORS, DOORS, 1.5),
