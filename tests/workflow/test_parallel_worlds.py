@@ -35,7 +35,8 @@ evaluation: {protocol: episodic, episodes: 6, splits: [eval]}
 """
 
 
-@pytest.mark.parametrize("method", [pytest.param("dqn_lstm", marks=pytest.mark.slow), "amago_transformer"])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["dqn_lstm", "amago_transformer"])
 def test_a_run_in_several_processes_is_the_run_in_one(tmp_path: Path, method: str) -> None:
     made = {}
     for processes in (1, 2):
