@@ -101,6 +101,7 @@ def test_the_command_times_what_can_be_played_and_keeps_the_figures_other_rows(
     assert after[env].in_two is None and after[env].instances == 16
 
 
+@pytest.mark.slow
 def test_the_command_knows_the_environments_of_all_figures() -> None:
     found = worlds.environments(["mini_grid", "amago_meta"])
     assert {"mini_grid_MemoryS11", "amago_meta_world_ml45"} <= set(found)
