@@ -25,6 +25,7 @@ from recollect.common.cpu.dropout import StackedDropout
 from recollect.common.feedforward import ImageEmbedder
 from recollect.common.sequence_models import RecurrentSequence, RecurrentState
 from recollect.common.transformer import Transformer
+from recollect.memory_rl.lstm_cells import Weights
 from recollect.memory_rl.lstm_over_time import in_kernels, over_time
 from recollect.settings.errors import UserError
 
@@ -133,8 +134,8 @@ class StackedNorm(nn.Module):
 
 FEW_LSTMS = 3
 """Most members that a GPU computes one after the other, by cuDNN. On an H200 an update of one takes 1.07 ms with 50 steps and 15.2
-with 1,500. Of ten it takes 3.9 and 94 with `lstm_kernels`. The kernels are 1.7 and 31 of that; of one LSTM they take three quarters
-as long. Between one and ten no update was timed.
+with 1,500. Of ten it took 3.9 and 94 with the first form of `lstm_kernels`, and 2.8 and 45 since. Between one and ten no update was
+timed.
 """
 
 
@@ -151,14 +152,8 @@ class StackedLSTM(RecurrentSequence):
         every = [dict(member.cells.named_parameters()) for member in members]
         self.cells = nn.ParameterDict({name: stack_parameter([own[name] for own in every]) for name in every[0]})
 
-    def _weights(self, layer: int) -> list[nn.Parameter]:
-        """Of the inputs and of the hidden state [k, 4H, D] and [k, 4H, H], and the biases of both, [k, 4H]."""
-        return [self.cells[f"{name}_l{layer}"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
-
-    def _layer(self, layer: int, x_SND: Tensor) -> tuple[Tensor, Tensor]:
-        """What the inputs [k, N, D] add to the gates [k, N, 4H], and the weights of the hidden state [k, H, 4H]."""
-        w_in, w_hidden, b_in, b_hidden = self._weights(layer)
-        return torch.baddbmm((b_in + b_hidden)[:, None], x_SND, w_in.transpose(1, 2)), w_hidden.transpose(1, 2)
+    def _weights(self, layer: int) -> Weights:
+        return Weights(*(self.cells[f"{name}_l{layer}"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")))
 
     @property
     def compiles(self) -> bool:
@@ -191,8 +186,9 @@ class StackedLSTM(RecurrentSequence):
         k = len(self._weights(0)[0])
         hidden, cell = [], []
         for layer, (h_RH, c_RH) in enumerate(zip(*state, strict=True)):
-            gates, w_hidden = self._layer(layer, x_RD.view(k, -1, x_RD.shape[-1]))
-            gates = torch.baddbmm(gates, h_RH.view(k, -1, self.output_width), w_hidden)
+            own = self._weights(layer)
+            gates = own.of_inputs(x_RD.view(k, -1, x_RD.shape[-1]))
+            gates = torch.baddbmm(gates, h_RH.view(k, -1, self.output_width), own.w_hidden.transpose(1, 2))
             into, forget, new, out = gates.view(len(x_RD), -1).chunk(4, -1)
             c_RH = torch.addcmul(into.sigmoid() * new.tanh(), forget.sigmoid(), c_RH)
             x_RD = out.sigmoid() * c_RH.tanh()
