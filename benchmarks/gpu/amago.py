@@ -14,6 +14,7 @@ from benchmarks.gpu.case import BYTES_OF_AN_UPDATE, Case, Part, Subject
 from recollect.amago import work
 from recollect.amago.loop import Trainer
 from recollect.amago.network import world_shape
+from recollect.amago.timestep_encoders import StepShape
 from recollect.amago.trajectory_files import Trajectory
 from recollect.common.cuda_graphs import WARM_UP
 from recollect.common.work import FLOAT, LEARNING, shape_of
@@ -89,20 +90,24 @@ def _trainer(case: Case, updates: int) -> Trainer:
     length = brief.save_length_of(trainer.collector.world.horizon)
     draws = np.random.default_rng(0)
     for _ in range(2):
-        trainer.store.add([_rollout(draws, length, steps.vector, steps.actions) for _ in range(brief.actors)])
+        trainer.store.add([_rollout(draws, length, steps) for _ in range(brief.actors)])
     return trainer
 
 
-def _rollout(draws: np.random.Generator, steps: int, width: int, actions: int) -> Trajectory:
-    """A rollout of a world of vectors and discrete actions."""
-    time = np.arange(steps + 1, dtype=np.int32)
-    previous = draws.integers(0, actions, steps + 1).astype(np.int16)
-    previous[0] = -1
+def _rollout(draws: np.random.Generator, length: int, steps: StepShape) -> Trajectory:
+    """A rollout of a world of vectors, and of discrete or continuous actions."""
+    time = np.arange(length + 1, dtype=np.int32)
+    if steps.kind == "discrete":
+        previous = draws.integers(0, steps.actions, length + 1).astype(np.int16)
+        previous[0] = -1
+    else:
+        previous = draws.uniform(-1, 1, (length + 1, steps.actions)).astype(np.float32)
+        previous[0] = -2
     return {
-        "observation": draws.random((steps + 1, width), np.float32),
+        "observation": draws.random((length + 1, steps.vector), np.float32),
         "previous_action": previous,
-        "reward": (draws.random(steps + 1) < 0.05).astype(np.float32),
-        "done": time == steps,
+        "reward": (draws.random(length + 1) < 0.05).astype(np.float32),
+        "done": time == length,
         "time": time,
     }
 

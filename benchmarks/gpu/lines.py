@@ -239,6 +239,7 @@ LINES: dict[str, Line] = {
     **PENDULUMS,
     **IMAGES,
     "amago_500": amago("500", DOORS, DOORS, 1.5),
+    "amago_wind": amago("continuous actions, 75", "amago_wind", "amago_wind", 1),
     "amago_10000": amago("10,000", LONG_MAZE, "amago_tmaze_10", 2),
     "amago_10000_gru": amago("GRU, 10,000", LONG_MAZE, "amago_tmaze_10", 2, "amago_gru"),
     "amago_10000_ff": amago("no memory, 10,000", LONG_MAZE, "amago_tmaze_10", 2, "amago_ff"),

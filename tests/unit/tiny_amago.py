@@ -22,6 +22,7 @@ from recollect.amago.timestep_encoders import StepShape
 from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs
 from recollect.common.learning_curve import make_worlds
+from recollect.environments.goal_sequences import GoalPart
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings, MethodSettings, Settings
 
 TINY: dict[str, Any] = {
@@ -126,6 +127,8 @@ DISCRETE = WorldShape(StepShape(vector=3, kind="discrete", actions=4, horizon=12
 CONTINUOUS = WorldShape(StepShape(vector=3, kind="continuous", actions=2, horizon=12))
 BINARY = WorldShape(StepShape(vector=3, kind="binary", actions=2, horizon=12))
 SHAPES = {"discrete": DISCRETE, "continuous": CONTINUOUS, "binary": BINARY}
+SHAPES["goals"] = replace(DISCRETE, steps=replace(DISCRETE.steps, goals=(2, 2)), goal_part=GoalPart(slice(3, 7), 2, 2))
+"""The last: discrete actions, and a goal sequence behind the three numbers of an observation."""
 SMALL: dict[str, Any] = {
     "inputs": {"hidden": [8], "width": 8},
     "sequence": {"width": 8, "layers": 1, "heads": 2, "dropout": 0.0},
@@ -148,13 +151,16 @@ def random_batch(
     draws, L = np.random.default_rng(seed), max(*lengths, longest)
     B = len(lengths)
     mask = np.arange(L) < np.array(lengths)[:, None]
-    if kind == "discrete":
+    if kind in ("discrete", "goals"):
         action = draws.integers(4, size=(B, L)).astype(np.int16)
     elif kind == "binary":
         action = draws.integers(2, size=(B, L, 2)).astype(np.int16)
     else:
         action = draws.uniform(-1, 1, (B, L, 2)).astype(np.float32)
     observation = draws.normal(size=(B, L, 3)).astype(np.float32)
+    if kind == "goals":
+        told = np.array([[1, 2, 3, 4], [3, 4, -1, -1], [5, -3, 1, 2]], np.float32)
+        observation = np.concatenate([observation, told[draws.integers(3, size=(B, L))]], -1)
     reward = draws.normal(size=(B, L)).astype(np.float32)
     done = np.zeros((B, L), bool)
     done[np.arange(0, B, 2), np.array(lengths)[::2] - 1] = True

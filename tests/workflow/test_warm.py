@@ -354,7 +354,8 @@ def test_ctrl_c_ends_a_command_that_swallows_the_interrupt() -> None:
     code = (
         "import signal, time; from recollect import warm; warm._GRACE = 1\n"
         "signal.signal(signal.SIGINT, warm.interrupted)\n"
-        "try:\n    print('ready', flush=True)\n    time.sleep(60)\n"
+        # Short sleeps: a signal that comes right in front of a system call is seen when that ends.
+        "try:\n    print('ready', flush=True)\n    while True: time.sleep(0.1)\n"
         "except KeyboardInterrupt:\n    time.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:

@@ -58,7 +58,7 @@ class Agent:
     loss: Callable[..., tuple[Tensor, dict[str, Tensor]]]
     """(network, target, window, draws, hp, distribution, further=) -> loss (scalar) and metrics"""
     graphed: ClassVar[bool] = False
-    """Whether, where actions are discrete, the loss asks the device for nothing, and of the host for `draws` alone."""
+    """Whether the loss asks the device for nothing, and of the host for `draws` alone."""
 
     def __init__(
         self,

@@ -90,7 +90,7 @@ def loss_of(
 
     losses = {"actor_loss": actor_loss, "critic_loss": critic_loss}
     said = (raw_BTGP, log_pi_BTG, weight_BTG, popart(q_CBTG.detach()), y_BTG, losses)
-    metrics = terms.metrics_of(network, window, policy, *said, further=further)
+    metrics = terms.metrics_of(network, window, policy, *said, draws, further=further)
     return actor_loss + hp.critic_weight * critic_loss, metrics
 
 

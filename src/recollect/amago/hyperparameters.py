@@ -135,7 +135,7 @@ class LoopHyperparameters(Frozen):
     )
     cuda_graphs: bool = Field(
         True,
-        description="On a GPU, a Transformer's step of acting is one CUDA graph, and so is an update where actions are discrete.",
+        description="On a GPU, a Transformer's step of acting is one CUDA graph, and so is an update.",
     )
     evaluate_every: int = Field(20, ge=1, description="Epochs between evaluations.")
     evaluation_rollouts: int = Field(12, ge=1, description="Per evaluation.")

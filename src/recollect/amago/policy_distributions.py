@@ -39,10 +39,12 @@ class Distribution:
         kind: of actions: int64 [...], float [..., A] in [-1, 1], or int64 [..., A] of 0 and 1.
         size: number of discrete actions, else A.
         reparameterises: whether `reparameterised` passes gradients to the raw outputs.
+        on_host: whether something is drawn on the host that cannot be drawn beforehand.
     """
 
     kind: Kind = "continuous"
     reparameterises = True
+    on_host = False
 
     def __init__(self, size: int, parameters: int, uniforms: int) -> None:
         self.size, self.parameters, self.uniforms = size, parameters, uniforms
@@ -183,6 +185,8 @@ class Binary(Distribution):
 
 
 class Beta(Distribution):
+    on_host = True
+
     def __init__(self, size: int) -> None:
         super().__init__(size, 2 * size, 1)
 

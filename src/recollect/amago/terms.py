@@ -132,6 +132,7 @@ def metrics_of(
     q_CBTG: Tensor,
     y_BTG: Tensor,
     losses: dict[str, Tensor],
+    draws: Draws,
     *,
     further: bool,
 ) -> dict[str, Tensor]:
@@ -144,19 +145,25 @@ def metrics_of(
         "log_prob": window.mean(log_pi_BTG[..., -1:].detach()),
     }
     metrics = window.share.totals(metrics) | {"popart_deviation": network.popart.deviation[-1]}
-    return metrics | further_metrics(network, window, policy, raw_BTGP, q_CBTG, y_BTG) if further else metrics
+    return metrics | further_metrics(network, window, policy, raw_BTGP, q_CBTG, y_BTG, draws) if further else metrics
 
 
 @torch.no_grad()
 def further_metrics(
-    network: Network, window: Window, policy: Distribution, raw_BTGP: Tensor, q_CBTG: Tensor, y_BTG: Tensor
+    network: Network,
+    window: Window,
+    policy: Distribution,
+    raw_BTGP: Tensor,
+    q_CBTG: Tensor,
+    y_BTG: Tensor,
+    draws: Draws,
 ) -> dict[str, Tensor]:
     """What is looked at once an epoch: `FURTHER`."""
     share, y_BT1 = window.share, y_BTG[..., -1:]
     beyond = torch.full_like(y_BT1, torch.inf)  # in the place of padding: how much of it there is, nobody need ask
     least, most = (torch.where(window.real_BT1, y, beyond).flatten() for y in (y_BT1, -y_BT1))
     means = {
-        "entropy": window.mean(entropy(policy, raw_BTGP[:, :, -1:], share)),
+        "entropy": window.mean(entropy(policy, raw_BTGP[:, :, -1:], draws.actions)),
         "q_deviation": window.mean(q_CBTG[..., -1:].std(0, correction=0)),
     }
     return share.totals(means) | {
@@ -166,11 +173,11 @@ def further_metrics(
     }
 
 
-def entropy(policy: Distribution, raw: Tensor, share: Share = ALONE) -> Tensor:
+def entropy(policy: Distribution, raw: Tensor, draws: Numbers) -> Tensor:
     """Entropies [...] in nats; where actions are not discrete, of one draw each, and of bits the mean over bits."""
     if isinstance(policy, ClippedSoftmax):
         p = policy.probabilities(raw)
         return -(p * p.log()).sum(-1)
-    numbers = uniform(share.draws(0), (*raw.shape[:-1], policy.uniforms))
+    numbers = uniform(draws, (*raw.shape[:-1], policy.uniforms))
     action = policy.drawn(raw, sent(numbers, raw.device))
     return -policy.log_prob(raw, action)

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from recollect.amago.batch import Batch
-from recollect.amago.goal_embedders import TokenGoals
 from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.network import Network
 from recollect.amago.policy_distributions import Distribution
@@ -54,12 +53,10 @@ def hindrance(hp: AmagoHyperparameters, network: Network, policy: Distribution, 
         return "several devices learn together"
     if hp.inputs.own() is not None or hp.sequence.own() is not None:
         return "an encoder is not one of ours"
-    if policy.kind != "discrete":
-        return "actions are not discrete"
+    if policy.on_host:
+        return "actions of this policy are drawn on the host"
     if hp.inputs.augment:
         return "images are shifted by what the host draws"
-    if any(isinstance(module, TokenGoals) for module in network.modules()):
-        return "goal sequences that stand several times in a batch are read once"
     return ""
 
 
@@ -116,15 +113,16 @@ class UpdateGraphs:
             update = self._captured(form, batch, draws)
         if update is None:
             return self.compute(batch, draws, further)
-        metrics = update.replay(batch, draws)
-        return {name: value for name, value in metrics.items() if further or name not in FURTHER}
+        return _wanted(update.replay(batch, draws), further)
 
     def _warmed_up(self, form: Form, batch: Batch, draws: Draws, further: bool) -> dict[str, Tensor]:
         assert isinstance(draws.actions, torch.Generator)
         actions = Beforehand(draws.actions, self.device)
         if self._seen[form] == WARM_UP:
             self._drawn[form] = actions
-        return beside(partial(self.compute, batch, Draws(draws.index_KBTG, actions), further))
+        # Some metrics need draws of their own, and a graph has all metrics.
+        metrics = beside(partial(self.compute, batch, Draws(draws.index_KBTG, actions), True))
+        return _wanted(metrics, further)
 
     def _captured(self, form: Form, batch: Batch, draws: Draws) -> _Update | None:
         """The update of batches of this form; None where it cannot be captured."""
@@ -168,6 +166,10 @@ class UpdateGraphs:
 
         graph, (names, values_M) = captured(update, self._pool)
         return _Update(batch, draws, graph, names, values_M)
+
+
+def _wanted(metrics: dict[str, Tensor], further: bool) -> dict[str, Tensor]:
+    return {name: value for name, value in metrics.items() if further or name not in FURTHER}
 
 
 def _columns(batch: Batch) -> dict[str, Tensor]:

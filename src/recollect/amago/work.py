@@ -43,14 +43,14 @@ def network(settings: Settings, length: float) -> Net:
 def graphed(settings: Settings, window: float, updates: float, acts: float) -> tuple[float, float]:
     """Of updates and steps of acting: the passes that are CUDA graphs, and the kernels of these.
 
-    Some updates are none, such as those with continuous actions (`recollect.amago.update_graphs.hindrance`).
+    Some updates are none (`recollect.amago.update_graphs.hindrance`).
     """
     hp: Any = settings.method.hyperparameters
     sequence = hp.sequence
     if not hp.cuda_graphs or hp.inputs.own() is not None or sequence.own() is not None:
         return 0.0, 0.0
     passes = kernels = 0.0
-    if has_choices(settings) and not hp.inputs.augment and hp.inputs.goals != "token":
+    if not hp.inputs.augment and (has_choices(settings) or hp.continuous != "beta"):
         each = ENDS + sequence.layers * (LAYER[sequence.kind] + CELLS.get(sequence.kind, 0.0) * window)
         passes, kernels = updates * UPDATE, updates * each
     if sequence.kind == "transformer":

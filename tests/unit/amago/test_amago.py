@@ -386,7 +386,7 @@ def test_further_metrics_are_what_they_say() -> None:
     window, draws = window_of(network, random_batch(), hp), torch.Generator().manual_seed(0)
     raw, q, y = (torch.randn(*shape, generator=draws) for shape in ((3, 5, 3, 4), (3, 3, 5, 3), (3, 5, 3)))
     policy = distribution_of(hp, DISCRETE)
-    found = further_metrics(network, window, policy, raw, q, y)
+    found = further_metrics(network, window, policy, raw, q, y, Draws(torch.zeros(0), draws))
     real = window.mask_BL[:, 1:]
     assert 0 < int(real.sum()) < real.numel()
     p = policy.probabilities(raw[:, :, -1])[real].numpy()  # type: ignore[attr-defined]
@@ -397,4 +397,4 @@ def test_further_metrics_are_what_they_say() -> None:
     assert float(found["popart_mean"]) == pytest.approx(2.0)
     normal = distribution_of(hp, SHAPES["continuous"])
     wide, narrow = (torch.tensor([0.0, 0.0, x, x]).expand(200, 4) for x in (0.2, -1.0))
-    assert float(entropy(normal, wide).mean()) > float(entropy(normal, narrow).mean())
+    assert float(entropy(normal, wide, draws).mean()) > float(entropy(normal, narrow, draws).mean())

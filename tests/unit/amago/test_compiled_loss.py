@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from recollect.amago import amago, amago_multi_task, compiled_loss, update_graphs
 from recollect.amago.compiled_loss import CompiledLoss
+from recollect.amago.goal_embedders import TokenGoals
 from recollect.amago.popart import PopArt
 from recollect.amago.share import Beforehand
 from recollect.amago.terms import Draws
@@ -33,9 +34,9 @@ TWO_LAYERS = {**SMALL["sequence"], "layers": 2}
 Found = tuple[Tensor, dict[str, Tensor]]
 
 
-def agent_of(module: Any, device: str, **changes: Any) -> Any:
+def agent_of(module: Any, device: str, kind: str = "discrete", **changes: Any) -> Any:
     hp = module.Hyperparameters.model_validate({**SMALL, "warmup": 8, **changes})
-    return module.Agent(hp, SHAPES["discrete"], seed=0, device=device)
+    return module.Agent(hp, SHAPES[kind], seed=0, device=device)
 
 
 # ---- on a pretend GPU, with something else in the place of torch.compile
@@ -146,6 +147,7 @@ def test_recurrent_layers_and_a_cpu_compile_nothing(gpu: PretendGpu, calls: list
 
 
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TokenGoals, "once", False)
     monkeypatch.setattr(PopArt, "_learns_nothing", lambda self, mask: False)
     monkeypatch.setattr(Dropout, "__call__", lambda self, x, p: functional.dropout(x, p))
     monkeypatch.setattr(Dropout, "add", lambda self, x, y, p: x + functional.dropout(y, p))
@@ -154,19 +156,47 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 @pytest.mark.parametrize(
-    ("module", "changes", "rounding", "whole"),
+    ("module", "kind", "changes", "rounding", "whole"),
     [
-        (amago, {"head": [8]}, 1e-4, True),
-        (amago, {}, 1e-4, False),
-        (amago, {"sequence": {**TWO_LAYERS, "dropout": 0.1, "window": 2, "positions": "rotary"}}, None, False),
-        (amago, {"precision": "bfloat16"}, 5e-2, False),
-        (amago, {"sequence": {**TWO_LAYERS, "kind": "ff"}, "popart": False, "fake_filter": True}, 1e-4, False),
-        (amago_multi_task, {"filter": "exp", "online_coefficient": 1.0}, 1e-4, False),
-        (amago_multi_task, {"filter": "exp", "labels": "hl_gauss", "critic_loss": "regression"}, 1e-4, False),
+        (amago, "discrete", {"head": [8]}, 1e-4, True),
+        (amago, "discrete", {}, 1e-4, False),
+        (
+            amago,
+            "discrete",
+            {"sequence": {**TWO_LAYERS, "dropout": 0.1, "window": 2, "positions": "rotary"}},
+            None,
+            False,
+        ),
+        (amago, "discrete", {"precision": "bfloat16"}, 5e-2, False),
+        (
+            amago,
+            "discrete",
+            {"sequence": {**TWO_LAYERS, "kind": "ff"}, "popart": False, "fake_filter": True},
+            1e-4,
+            False,
+        ),
+        (amago, "continuous", {}, 1e-4, False),
+        (amago, "continuous", {"continuous": "mixture", "online_coefficient": 0.0}, 1e-4, False),
+        (amago, "binary", {"online_coefficient": 0.0}, 1e-4, False),
+        (amago, "goals", {"inputs": {**SMALL["inputs"], "goals": "token"}}, 1e-4, False),
+        (amago_multi_task, "discrete", {"filter": "exp", "online_coefficient": 1.0}, 1e-4, False),
+        (
+            amago_multi_task,
+            "discrete",
+            {"filter": "exp", "labels": "hl_gauss", "critic_loss": "regression"},
+            1e-4,
+            False,
+        ),
+        (amago_multi_task, "continuous", {"filter": "exp"}, 1e-4, False),
     ],
 )
 def test_a_compiled_loss_gives_loss_metrics_statistics_and_gradients_up_to_rounding(
-    module: Any, changes: dict[str, Any], rounding: float | None, whole: bool, monkeypatch: pytest.MonkeyPatch
+    module: Any,
+    kind: str,
+    changes: dict[str, Any],
+    rounding: float | None,
+    whole: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In one frame for each shape, without a graph break. With dropout (None) numbers are others.
 
@@ -178,7 +208,7 @@ def test_a_compiled_loss_gives_loss_metrics_statistics_and_gradients_up_to_round
         traced = partial(torch.compile, dynamic=False, backend="aot_eager")
         monkeypatch.setattr(compiled_loss, "compiled", lambda function, device: traced(function))
     changes = {"sequence": TWO_LAYERS, **changes}
-    plain, other = (agent_of(module, "cpu", **changes) for _ in range(2))
+    plain, other = (agent_of(module, "cpu", kind, **changes) for _ in range(2))
     as_on_a_gpu(monkeypatch)
     if changes.get("precision") == "bfloat16":
         for made in (plain, other):
@@ -186,7 +216,7 @@ def test_a_compiled_loss_gives_loss_metrics_statistics_and_gradients_up_to_round
     loss = CompiledLoss(other._loss, other.network, CPU)
     lengths = (6,) if whole else (6, 9)
     for length in lengths:
-        batch = random_batch(lengths=(4, length, 2))
+        batch = random_batch(kind, lengths=(4, length, 2))
         value, metrics = found_of(plain, plain._loss, batch)
         value_2, metrics_2 = found_of(other, loss, batch)
         assert list(metrics_2) == list(metrics) and bool(torch.isfinite(value_2))

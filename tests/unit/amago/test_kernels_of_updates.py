@@ -4,16 +4,36 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from counted_operations import Operations
+from tiny_amago import SHAPES, random_batch
 
+from recollect.amago import amago, amago_multi_task
 from recollect.amago.amago import Agent, Hyperparameters
+from recollect.amago.goal_embedders import TokenGoals
 from recollect.amago.work import ENDS, LAYER
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # benchmarks is no part of the package
 
 from benchmarks.amago import hyperparameters, shape_of, windows
+
+
+@pytest.mark.parametrize("module", [amago, amago_multi_task])
+@pytest.mark.parametrize("kind", ["continuous", "goals"])
+def test_those_of_continuous_actions_and_of_goal_sequences_are_too(
+    kind: str, module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TokenGoals, "once", False)
+    content = hyperparameters(16, 3).model_dump(exclude_unset=True)
+    content["inputs"] |= {"goals": "token"}
+    agent = module.Agent(module.Hyperparameters.model_validate(content), SHAPES[kind], seed=0, device="cpu")
+    agent.step(random_batch(kind), 0)
+    with Operations() as counted:
+        agent.step(random_batch(kind), 1)
+    expected = ENDS + 3 * LAYER["transformer"]
+    assert expected / 1.5 < counted.count < expected * 1.5
 
 
 @pytest.mark.parametrize("kind", ["transformer", "ff"])

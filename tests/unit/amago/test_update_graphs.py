@@ -29,7 +29,7 @@ from benchmarks.gpu.pretend import PretendGpu
 UPDATES, EPOCH = 12, 6
 SEQUENCE = {"width": 8, "layers": 1, "heads": 2, "dropout": 0.0}
 IMAGES = WorldShape(StepShape(vector=0, kind="discrete", actions=4, horizon=12, image=(3, 9, 9)))
-TOKENS = WorldShape(StepShape(vector=3, kind="discrete", actions=4, horizon=12, goals=(2, 2)))
+TOKENS = {"inputs": {**SMALL["inputs"], "goals": "token"}}
 Metrics = dict[str, float]
 
 
@@ -39,21 +39,26 @@ def gpu() -> Iterator[PretendGpu]:
         yield gpu
 
 
-def agent_of(module: Any = amago, **changes: Any) -> Any:
+def agent_of(module: Any = amago, kind: str = "discrete", **changes: Any) -> Any:
     hp = module.Hyperparameters.model_validate({**SMALL, "warmup": 8, **changes})
-    return module.Agent(hp, SHAPES["discrete"], seed=0, device="cuda")
+    return module.Agent(hp, SHAPES[kind], seed=0, device="cuda")
 
 
 def updated(
-    agent: Any, gpu: PretendGpu | None, lengths: tuple[int, ...] = (6,), updates: int = UPDATES
+    agent: Any,
+    gpu: PretendGpu | None,
+    lengths: tuple[int, ...] = (6,),
+    updates: int = UPDATES,
+    kind: str = "discrete",
 ) -> tuple[list[Metrics], dict[str, np.ndarray]]:
     """The metrics of updates on batches of these lengths in turn, read when all are made, and what the agent then has."""
     found, waits = [], [] if gpu is None else gpu.waits
     del waits[:]
     for counter in range(updates):
-        batch = pinned(random_batch(seed=counter, lengths=(4, lengths[counter % len(lengths)], 2)))
+        batch = pinned(random_batch(kind, seed=counter, lengths=(4, lengths[counter % len(lengths)], 2)))
         found.append(agent.step(batch, counter, further=counter % EPOCH == EPOCH - 1))
-    assert all("value_bins" in where for _, where in waits)  # once for all updates
+    # Where bins are, and where goals stand in observations, is sent once for all updates.
+    assert all("value_bins" in where or "network" in where for _, where in waits) and len(set(waits)) == len(waits)
     arrays = {name: torch.as_tensor(array).cpu().numpy() for name, array in agent.arrays().items()}
     return [{name: float(value) for name, value in metrics.items()} for metrics in found], arrays
 
@@ -68,23 +73,28 @@ def assert_near(found: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "changes"),
+    ("module", "kind", "changes"),
     [
-        (amago, {}),
-        (amago, {"sequence": {**SEQUENCE, "kind": "gru"}, "targets_first": True, "actor_mask": "upstream"}),
-        (amago, {"fake_filter": True, "online_coefficient": 0.0}),
-        (amago, {"sequence": {**SEQUENCE, "window": 2}, "precision": "bfloat16", "popart": False}),
-        (amago_multi_task, {"filter": "exp"}),
-        (amago_multi_task, {"filter": "exp", "labels": "hl_gauss", "online_coefficient": 1.0}),
+        (amago, "discrete", {}),
+        (amago, "discrete", {"sequence": {**SEQUENCE, "kind": "gru"}, "targets_first": True, "actor_mask": "upstream"}),
+        (amago, "discrete", {"fake_filter": True, "online_coefficient": 0.0}),
+        (amago, "discrete", {"sequence": {**SEQUENCE, "window": 2}, "precision": "bfloat16", "popart": False}),
+        (amago, "continuous", {"target_draws": 2}),
+        (amago, "continuous", {"continuous": "mixture", "online_coefficient": 0.0}),
+        (amago, "binary", {"online_coefficient": 0.0}),
+        (amago, "goals", TOKENS),
+        (amago_multi_task, "discrete", {"filter": "exp"}),
+        (amago_multi_task, "discrete", {"filter": "exp", "labels": "hl_gauss", "online_coefficient": 1.0}),
+        (amago_multi_task, "continuous", {"filter": "exp", "online_coefficient": 1.0}),
     ],
 )
 def test_updates_as_graphs_equal_updates_without(
-    module: Any, changes: dict[str, Any], gpu: PretendGpu, replays: list[Any]
+    module: Any, kind: str, changes: dict[str, Any], gpu: PretendGpu, replays: list[Any]
 ) -> None:
     """Over two epochs: metrics, weights, statistics, targets and the optimiser. No update waits, and the fourth is a replay."""
-    expected = updated(agent_of(module, cuda_graphs=False, **changes), gpu)
+    expected = updated(agent_of(module, kind, cuda_graphs=False, **changes), gpu, kind=kind)
     assert not replays
-    found = updated(agent_of(module, **changes), gpu)
+    found = updated(agent_of(module, kind, **changes), gpu, kind=kind)
     assert len(replays) == UPDATES - WARM_UP and len(set(replays)) == 1
     assert_near(found, expected)
     at_the_end = set(found[0][EPOCH - 1]) - set(found[0][0])
@@ -141,11 +151,10 @@ def test_an_update_that_cannot_be_captured_is_warned_of_once_and_goes_on(
 @pytest.mark.parametrize(
     ("why", "shape", "changes"),
     [
-        ("actions are not discrete", SHAPES["continuous"], {}),
+        ("drawn on the host", SHAPES["continuous"], {"continuous": "beta"}),
         ("images are shifted", IMAGES, {"inputs": {"encoder": "image", "cnn": "gridworld", "augment": True}}),
-        ("goal sequences", TOKENS, {"inputs": {"goals": "token"}}),
         ("", IMAGES, {"inputs": {"encoder": "image", "cnn": "gridworld"}}),
-        ("", TOKENS, {}),
+        ("", SHAPES["continuous"], {}),
     ],
 )
 def test_what_asks_the_host_is_no_graph(
@@ -188,17 +197,28 @@ def test_a_run_of_graphs_that_is_stopped_goes_on_to_the_bit(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("module", [amago, amago_multi_task])
-@pytest.mark.parametrize("kind", ["transformer", "gru"])
-def test_on_a_gpu_graphs_make_the_updates_that_are_made_without(module: Any, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("module", "kind", "sequence"),
+    [
+        *(
+            (module, "discrete", sequence)
+            for module in (amago, amago_multi_task)
+            for sequence in ("transformer", "gru")
+        ),
+        (amago, "continuous", "transformer"),
+        (amago_multi_task, "continuous", "transformer"),
+        (amago, "goals", "transformer"),
+    ],
+)
+def test_on_a_gpu_graphs_make_the_updates_that_are_made_without(module: Any, kind: str, sequence: str) -> None:
     """Of two shapes, and with dropout, whose masks are the same."""
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
-    changes = {"sequence": {**SEQUENCE, "kind": kind, "dropout": 0.2}, "precision": "float32", "tf32": False}
-    changes |= {"filter": "exp"}
-    expected = updated(agent_of(module, cuda_graphs=False, **changes), None, (6, 9))
-    agent = agent_of(module, **changes)
-    assert_near(updated(agent, None, (6, 9)), expected)
+    changes = {"sequence": {**SEQUENCE, "kind": sequence, "dropout": 0.2}, "precision": "float32", "tf32": False}
+    changes |= {"filter": "exp", **TOKENS}
+    expected = updated(agent_of(module, kind, cuda_graphs=False, **changes), None, (6, 9), kind=kind)
+    agent = agent_of(module, kind, **changes)
+    assert_near(updated(agent, None, (6, 9), kind=kind), expected)
     assert len(agent.graphs._updates) == 2
 
 
