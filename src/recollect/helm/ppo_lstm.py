@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,11 @@ from pydantic import Field
 from torch import Tensor
 
 from recollect.common.contract import Inputs, facts_of
-from recollect.common.distinct_images import DistinctImages
+from recollect.common.distinct_images import DistinctImages, RolloutFeatures
+from recollect.helm.judging_graph import JudgingGraph
 from recollect.helm.method import PolicyArrays, make_network, method_of
 from recollect.helm.on_policy import OnPolicyHyperparameters
-from recollect.helm.sampled_policy import Agent, beside
+from recollect.helm.sampled_policy import Agent, apart, beside
 from recollect.helm.small_impala import ActorCritic
 from recollect.settings.schema import Settings
 
@@ -46,6 +48,7 @@ class RecurrentAgent(Agent):
     def __init__(self, network: ActorCritic, sequences: int, device: torch.device | str) -> None:
         super().__init__(network, None, device)
         self.sequences = sequences
+        self._judge = JudgingGraph(partial(_judgement, network, self.features))
 
     def start(self, batch: int) -> None:
         self._hidden_BU, self._cell_BU = torch.zeros(2, batch, self.network.units, device=self.device).unbind()
@@ -61,18 +64,20 @@ class RecurrentAgent(Agent):
     @torch.no_grad()
     def judge(self) -> Tensor:
         """See `Agent.judge`; the image is remembered."""
-        outputs_1BU, self._hidden_BU, self._cell_BU = self._step(self._images)
-        return beside(*self.network.heads(outputs_1BU[0]))
+        said, hidden_BU, cell_BU = self._said(self._images)
+        self._hidden_BU, self._cell_BU = hidden_BU.clone(), cell_BU.clone()  # a graph's are gone with the next call
+        return said
 
     @torch.no_grad()
     def value(self, images: np.ndarray | None = None) -> np.ndarray:
         """See `Agent.value`; `images` are those that `act` led to."""
-        outputs_1BU, _, _ = self._step(self._images if images is None else self.put(images))
-        return self.network.heads(outputs_1BU[0])[1].cpu().numpy()
+        return apart(self._said(self._images if images is None else self.put(images))[0])[1]
 
-    def _step(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        features_1BW = self.features(images)[None]
-        return self.network.unroll(features_1BW, self._hidden_BU, self._cell_BU)
+    def _said(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What the network says of images, [B, A + 1], and output and cell behind them, [B, U]."""
+        whole = self._judge(images, self._hidden_BU, self._cell_BU)
+        units = self.network.units
+        return whole[:, : -2 * units], whole[:, -2 * units : -units], whole[:, -units:]
 
     def epoch(
         self,
@@ -110,6 +115,14 @@ class RecurrentAgent(Agent):
     def load(self, arrays: Mapping[str, Any], images: np.ndarray) -> None:
         super().load(arrays, images)
         self.load_state(arrays)
+
+
+def _judgement(
+    network: ActorCritic, features: RolloutFeatures, images: Tensor, hidden_BU: Tensor, cell_BU: Tensor
+) -> Tensor:
+    """What the network says of images, and behind it output and cell, [B, A + 1 + 2 U]."""
+    outputs_1BU, hidden_BU, cell_BU = network.unroll(features(images)[None], hidden_BU, cell_BU)
+    return torch.cat([beside(*network.heads(outputs_1BU[0])), hidden_BU, cell_BU], 1)
 
 
 def pieces(done_TE: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
