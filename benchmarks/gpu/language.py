@@ -6,7 +6,6 @@ Frozen models have the published shapes and random weights. MiniGrid is played, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,7 +21,6 @@ from recollect.common.work import FLOAT, known_of
 from recollect.evaluation.speed import Clock
 from recollect.helm import settings as helm_settings
 from recollect.helm import work
-from recollect.helm.on_policy import OnPolicyTrainer
 from recollect.helm.together import Together, share
 from recollect.helm.vision import clip, vision_language
 from recollect.settings.resolve import algorithm_module
@@ -69,19 +67,16 @@ def learning(case: Case) -> Subject:
     return Subject(parts, numbers, jobs={"train": {"training": hp.steps}})
 
 
-def trainer_of(case: Case) -> tuple[OnPolicyTrainer, Callable[[], None]]:
-    """A run, and what plays a rollout of it and learns from it."""
-    module = algorithm_module(case.settings.method.algorithm, where=case.method)
-    trainer: OnPolicyTrainer = module.make_trainer(case.settings, inputs_of(case))
-    return trainer, partial(trainer.advance, Clock(case.nowhere))  # type: ignore[arg-type]
-
-
 def without_memory(case: Case) -> Subject:
     """CNN-PPO and LSTM-PPO: whole rollouts with their updates."""
     settings = case.settings
     hp: Any = settings.method.hyperparameters
-    trainer, rollout = trainer_of(case)
+    trainer = algorithm_module(settings.method.algorithm, where=case.method).make_trainer(settings, inputs_of(case))
+    clock = Clock(case.nowhere)
     own = work.trained(settings)
+
+    def rollout() -> None:
+        trainer.advance(clock)
 
     def numbers() -> np.ndarray:
         rollout()

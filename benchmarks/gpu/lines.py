@@ -217,18 +217,12 @@ def amago(what: str, env: str, quick: str, weight: float, method: str = "amago_t
     return Line(f"AMAGO, {what} steps", "amago.learning", env, method, (quick, method), AMAGO, small, weight=weight)
 
 
-BESIDE = 4  # runs that a job has at work at once (`seeds_at_a_time` of config/config.yaml)
-
-
-def ppo(method: str, what: str, beside: int = 0) -> Line:
-    """PPO on images without a language model; so many runs side by side, or one alone."""
+def ppo(method: str, what: str) -> Line:
+    """PPO on images without a language model."""
     pair, small = ("mini_grid_MemoryS7", method), {"actors": 2, "rollout": 8}
     if method == "ppo_cnn":
         small["batches"] = 4
-    if not beside:
-        return Line(f"{what}, MiniGrid", "language.without_memory", FRAMES, method, pair, EXACT, small)
-    what, more = f"{what}, MiniGrid, {beside} side by side", {"beside": beside}
-    return Line(what, "side_by_side.learning", FRAMES, method, pair, EXACT, small, extra=more, weight=3)
+    return Line(f"{what}, MiniGrid", "language.without_memory", FRAMES, method, pair, EXACT, small)
 
 
 def in_context(what: str, env: str, method: str, small: Mapping[str, object], weight: float) -> Line:
@@ -250,9 +244,7 @@ LINES: dict[str, Line] = {
     "amago_10000_gru": amago("GRU, 10,000", LONG_MAZE, "amago_tmaze_10", 2, "amago_gru"),
     "amago_10000_ff": amago("no memory, 10,000", LONG_MAZE, "amago_tmaze_10", 2, "amago_ff"),
     "ppo_cnn": ppo("ppo_cnn", "CNN-PPO"),
-    f"ppo_cnn_by_{BESIDE}": ppo("ppo_cnn", "CNN-PPO", BESIDE),
     "ppo_lstm": ppo("ppo_lstm", "LSTM-PPO"),
-    f"ppo_lstm_by_{BESIDE}": ppo("ppo_lstm", "LSTM-PPO", BESIDE),
     "helm": Line(
         "HELM, memory 511",
         "language.learning",

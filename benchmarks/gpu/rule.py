@@ -42,8 +42,7 @@ def rows_of(speeds: DeviceSpeeds) -> list[Row]:
         if not one.is_of_today:
             continue
         others = tuple(other for other in speeds.jobs if other != one)
-        known = speeds.model_copy(update={"jobs": others})
-        estimator = Estimator({}, timed=known, together={one.job: one.seeds}, beside={one.job: one.beside})
+        estimator = Estimator({}, timed=speeds.model_copy(update={"jobs": others}), together={one.job: one.seeds})
         estimate = estimator(one.job)
         if estimate.source == "scaled":
             start = estimator.machines["cuda"].startup
@@ -79,7 +78,7 @@ def _table(speeds: DeviceSpeeds) -> str:
 
 
 def _name(one: TimedJob) -> str:
-    seeds = f", {one.seeds} seeds" if one.seeds > 1 else f", {one.beside} side by side" if one.beside > 1 else ""
+    seeds = f", {one.seeds} seeds" if one.seeds > 1 else ""
     return f"{one.stage} `{one.env}` `{one.method}`{seeds}"
 
 

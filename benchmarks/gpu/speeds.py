@@ -73,7 +73,7 @@ def beside(earlier: DeviceSpeeds, later: DeviceSpeeds) -> DeviceSpeeds:
     rows = with_run(earlier)
     for what, row in with_run(later).items():
         rows[what] = _row_beside(rows[what], row) if what in rows else row
-    jobs = {(job.job, job.seeds, job.beside): job for job in (*earlier.jobs, *later.jobs)}
+    jobs = {(job.job, job.seeds): job for job in (*earlier.jobs, *later.jobs)}
     names = [line.what for line in LINES.values()]
 
     def place(row: TimedRow) -> int:
@@ -96,10 +96,9 @@ def _row_beside(earlier: TimedRow, later: TimedRow) -> TimedRow:
 def jobs_of(found: Found) -> Iterator[TimedJob]:
     """Whole jobs of scale `paper` of which every part was timed as the settings stand, alone and as an ensemble.
 
-    The rates of an ensemble, and of runs side by side, count what all of them do. So the seconds are one seed's share, and nothing
-    else divides them.
+    The rates of an ensemble count what all of its seeds do. So the seconds are one seed's share, and nothing else divides them.
     """
-    known: dict[tuple[Job, int, int], float] = {}
+    known: dict[tuple[Job, int], float] = {}
     for name, stages in found.jobs.items():
         line = LINES[name]
         own = [row for row in found.rows if row.line == name and row.variant == AS_SET]
@@ -107,10 +106,10 @@ def jobs_of(found: Found) -> Iterator[TimedJob]:
         for stage, units in stages.items():
             if all(part in rates for part, count in units.items() if count):
                 seconds = sum(count / rates[part] for part, count in units.items() if count)
-                seeds, beside = (max(1, int(str(line.extra.get(how, 0)))) for how in ("members", "beside"))
-                known.setdefault((Job(stage, "paper", line.env, line.method), seeds, beside), seconds)
-    for (job, seeds, beside), seconds in known.items():
-        yield device_speeds.timed_job(job, seconds, seeds, beside)
+                seeds = max(1, int(str(line.extra.get("members", 0))))
+                known.setdefault((Job(stage, "paper", line.env, line.method), seeds), seconds)
+    for (job, seeds), seconds in known.items():
+        yield device_speeds.timed_job(job, seconds, seeds)
 
 
 if __name__ == "__main__":  # after a file was added by hand

@@ -53,12 +53,6 @@ class TimedJob(NamedJob):
         "their kernels: without recurrent cells, of cells of many seeds, and of one seed's."
     )
     seeds: int = Field(1, ge=1, description="That were timed as one network; `seconds` is one seed's share of theirs.")
-    beside: int = Field(1, ge=1, description="Runs that were timed side by side; `seconds` is a run's share of theirs.")
-
-    @property
-    def at_once(self) -> int:
-        """How many seeds were at work at once, as one network or side by side."""
-        return max(self.seeds, self.beside)
 
     @property
     def is_of_today(self) -> bool:
@@ -138,18 +132,17 @@ def speeds_of(device: str) -> DeviceSpeeds | None:
     return read(files[chosen]) if chosen else None
 
 
-def timed_job(job: Job, seconds: float, seeds: int = 1, beside: int = 1) -> TimedJob:
+def timed_job(job: Job, seconds: float, seeds: int = 1) -> TimedJob:
     """The record of a job that would take so long with today's settings.
 
     Args:
-        seconds: of one seed's share, where several are one network or trained side by side.
+        seconds: of one seed's share, where several are one network.
         seeds: that are one network.
-        beside: that are trained side by side.
     """
     work = work_of(job)
     said = digest(STAGES[job.stage].settings_text(job))
     counted = (work.flop, work.passes, work.env_steps, work.captured, work.kernels, work.cells, work.apart)
-    return TimedJob(**NamedJob.names(job), seconds=seconds, settings=said, work=counted, seeds=seeds, beside=beside)
+    return TimedJob(**NamedJob.names(job), seconds=seconds, settings=said, work=counted, seeds=seeds)
 
 
 def work_then(timed: TimedJob) -> Work:

@@ -32,7 +32,7 @@ COUNTS = 0.05
 
 class Known(NamedTuple):
     """What a job took once it had started: seconds by the rule, those of them of environment steps, seconds that were measured,
-    and how many seeds were at work at once: as one network, or side by side.
+    and how many seeds were one network.
 
     The start of a process counts (`starts`) for what `make gpu` timed. Finished jobs were often forked from one that had started.
     """
@@ -77,8 +77,6 @@ class Estimator:
         device: `cpu`: as if no job had a GPU; anything else: each as its rule asks.
         timed: what `make gpu` timed on the GPU.
         together: run -> how many seeds have its job together; where they are one network a run's time is its share.
-        beside: run -> how many seeds its job trains side by side, each by itself; such a run's time is its share, where
-            `make gpu` timed runs side by side.
     """
 
     def __init__(
@@ -87,17 +85,13 @@ class Estimator:
         device: str = "auto",
         timed: DeviceSpeeds | None = None,
         together: Mapping[Job, int] | None = None,
-        beside: Mapping[Job, int] | None = None,
     ) -> None:
         self.device = device
         self.machines = machines()
-        self.together, self.beside = together or {}, beside or {}
-        self._known: dict[tuple[Job, int, int], Estimate] = {}
+        self.together = together or {}
+        self._known: dict[tuple[Job, int], Estimate] = {}
         # Seconds of the same job, of whatever seed, on a device, trained as one network with so many seeds.
         self._same = defaultdict[tuple[Job, str, int], list[float]](list)
-        self._timed: dict[
-            tuple[Job, str, int], float
-        ] = {}  # of a job that `make gpu` timed, with so many seeds at once
         for job, record in measured.items():
             seeds = self._as_one(job, record.device, record.seeds)
             self._same[job.shape, record.device, seeds].append(record.seconds)
@@ -131,49 +125,42 @@ class Estimator:
         if self._as_one(job, on, seeds) != seeds:
             return  # as one network, and its seeds are trained one by one now
         if timed.is_of_today:
-            self._timed[job, on, timed.at_once] = self.machines[on].startup / seeds + timed.seconds
+            self._same.setdefault((job, on, seeds), [self.machines[on].startup / seeds + timed.seconds])
         machine, work = self.machines[on], work_then(timed)
         by_rule, plays = machine.works(job, work, seeds), machine.plays(job, work)
-        known = Known(by_rule, plays, timed.seconds, timed.at_once, starts=True)
+        known = Known(by_rule, plays, timed.seconds, seeds, starts=True)
         self._like[kind_of(job), on].append(known)
         self._related[family_of(job), on].append(known)
 
     def __call__(self, job: Job) -> Estimate:
         """What a job will take; the same for all seeds and tasks, but for how many seeds have a job together."""
-        of = job.shape, self.together.get(job, 1), self.beside.get(job, 1)
+        of = job.shape, self.together.get(job, 1)
         if of not in self._known:
             self._known[of] = self._estimate(*of)
         return self._known[of]
 
-    def _estimate(self, job: Job, seeds: int, beside: int) -> Estimate:
+    def _estimate(self, job: Job, seeds: int) -> Estimate:
         """Of a job with parts: the sum of them, which is as sure as the least sure of those that take a part of its time."""
         stage = STAGES[job.stage]
         gpu = stage.on_gpu(job) and self.device != "cpu"
-        parts = [self._estimate_step(step, gpu, seeds, beside) for _, step in stage.steps(job)]
+        parts = [self._estimate_step(step, gpu, seeds) for _, step in stage.steps(job)]
         seconds, disk = sum(part.seconds for part in parts), sum(part.disk for part in parts)
         source = least_sure(parts)
         return Estimate(seconds, source, gpu, disk, max(part.scratch for part in parts))
 
-    def _estimate_step(self, job: Job, gpu: bool, seeds: int, beside: int) -> Estimate:
+    def _estimate_step(self, job: Job, gpu: bool, seeds: int) -> Estimate:
         on = "cuda" if gpu else "cpu"
         work, seeds = work_of(job), self._as_one(job, on, seeds)
-        at_once = beside if gpu and seeds == 1 and job.stage == "train" else seeds
         if (job, on, seeds) in self._same:
             return Estimate(median(self._same[job, on, seeds]), "measured", gpu, work.disk, work.scratch)
-        if (job, on, at_once) in self._timed:
-            return Estimate(self._timed[job, on, at_once], "measured", gpu, work.disk, work.scratch)
         machine = self.machines[on]
         by_rule = machine.works(job, work, seeds)
         like = self._like.get((kind_of(job), on)) or self._related.get((family_of(job), on)) or []
         recorded = [] if gpu else self._recorded.get(kind_of(job)) or self._recorded.get(family_of(job)) or []
-        near, other = (_nearest(known, by_rule, at_once) for known in (like, recorded))
+        near, other = (_nearest(known, by_rule, seeds) for known in (like, recorded))
         source: Source = "scaled"
         if near is None or (other is not None and _times(near, by_rule) > FARTHER * _times(other, by_rule)):
             near, source = other, "recorded"
-        if (
-            near is not None and beside > 1 and (job, on, near.seeds) in self._timed
-        ):  # itself, with other numbers of runs
-            return Estimate(self._timed[job, on, near.seeds], "measured", gpu, work.disk, work.scratch)
         if near is None:
             return Estimate(machine.takes(job, work, seeds), machine.basis, gpu, work.disk, work.scratch)
         start = machine.startup / seeds if near.starts else 0.0
@@ -186,7 +173,7 @@ def _times(known: Known, by_rule: float) -> float:
 
 
 def _nearest(known: Sequence[Known], by_rule: float, seeds: int) -> Known | None:
-    """The known job that is nearest: in how many seeds are at work at once, and then in size.
+    """The known job that is nearest: in how many seeds are one network, and then in size.
 
     None where there is none, and for a job whose size the rule does not know.
     """

@@ -65,18 +65,16 @@ def _estimator(jobs: Sequence[Job], *, on_gpus: bool) -> Callable[[Job], Estimat
     """As `recollect forecast` reckons what was not finished here: by what was timed on a GPU, and with seeds that share a job."""
     from recollect.stages.device_speeds import speeds_of
     from recollect.stages.estimating import Estimator
-    from recollect.stages.forecast import processes_of, sharing_of
+    from recollect.stages.forecast import sharing_of
 
     if not on_gpus:
         return Estimator({}, "cpu")
     together: dict[Job, int] = {}
-    beside: dict[Job, int] = {}
     with suppress(UserError):
         for scale in dict.fromkeys(job.scale for job in jobs):
             shared = sharing_of(scale, [job for job in jobs if job.scale == scale])
             together |= {job: len(whole) for job, whole in shared.items()}
-            beside |= processes_of(scale, {job: len(whole) for job, whole in shared.items()})
-    return Estimator({}, "auto", speeds_of("auto"), together, beside)
+    return Estimator({}, "auto", speeds_of("auto"), together)
 
 
 def _forecast(jobs: Sequence[Job]) -> str:

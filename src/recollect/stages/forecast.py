@@ -114,7 +114,7 @@ class Forecast(NamedTuple):
         return list(_by_job({job: self.estimates[job].scratch for job in jobs}, self.shared).values())
 
     def hours(self) -> list[float]:
-        """What each job of the workflow takes; seeds that train side by side are credited with it where it was timed."""
+        """What each job of the workflow takes; seeds that train side by side are not credited with it."""
         return list(_by_job({job: each.seconds / 3600 for job, each in self.estimates.items()}, self.shared).values())
 
     def text(self) -> str:
@@ -153,8 +153,7 @@ def forecast(
     known = measurements() if measured is None else measured
     sharing = sharing_of(scale, found.needs)
     together = {job: len(whole) for job, whole in sharing.items()}
-    processes = processes_of(scale, together)
-    estimator = Estimator(known, device, timed, together, processes)
+    estimator = Estimator(known, device, timed, together)
     estimates = {job: estimator(job) for job in found.needs}
     some = any(estimate.gpu for estimate in estimates.values())
     shared = {job: next(one for one in whole if one in found.needs) for job, whole in sharing.items()}
@@ -166,6 +165,10 @@ def forecast(
         devices,
     )
     ran_here = {job: one for job, one in known.items() if job.scale == scale}
+    at_a_time = default_selection().seeds_at_a_time
+    processes = {
+        job: packs.memories(scale, job.env, job.method, min(at_a_time, count)) for job, count in together.items()
+    }
     memory, is_measured = memory_of_largest(found, ran_here, processes)
     on = f"{timed.device} ({timed.date}, commit {timed.commit})" if timed is not None and some else ""
     return Forecast(scale, found, estimates, devices, wall, memory, is_measured, shared, processes, on)
@@ -175,12 +178,6 @@ def sharing_of(scale: str, jobs: Iterable[Job]) -> dict[Job, tuple[Job, ...]]:
     """Each run that shares its job -> all runs of that job; see `packs.sharing`."""
     alone = Estimator({})
     return packs.sharing(scale, jobs, lambda job: alone(job).seconds)
-
-
-def processes_of(scale: str, together: Mapping[Job, int]) -> dict[Job, int]:
-    """How many processes train seeds in a run's job at once, side by side. `together`: run -> seeds that share its job."""
-    most = default_selection().seeds_at_a_time
-    return {job: packs.memories(scale, job.env, job.method, min(most, count)) for job, count in together.items()}
 
 
 def _by_job(values: Mapping[Job, float], shared: Mapping[Job, Job]) -> dict[Job, float]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -74,8 +73,8 @@ def share(seeds: int) -> float:
     return ((work.passes - work.captured) + 0.01 * work.kernels) / seeds
 
 
-def timed(folder: Path, *jobs: tuple[Any, ...]) -> None:
-    """`make gpu` timed these on the only GPU that it was run on: jobs, seconds of a seed's share, seeds, and runs side by side."""
+def timed(folder: Path, *jobs: tuple[Job, float, int]) -> None:
+    """`make gpu` timed these on the only GPU that it was run on: jobs, seconds of a seed's share, and seeds."""
     content = {"device": "Made-up GPU 80GB", "commit": "abc", "date": "2026-01-02", "torch": "2", "peaks": {}}
     path = folder / "config/speeds/made_up_gpu_80gb.yaml"
     path.parent.mkdir(exist_ok=True)
@@ -133,28 +132,8 @@ def test_a_time_is_carried_over_from_the_nearest_number_of_seeds(made: Path) -> 
         assert estimator(TRAIN).seconds == pytest.approx(10 / 4 + seconds * ratio)
 
 
-def test_runs_side_by_side_have_the_time_that_was_timed_so(made: Path) -> None:
-    """Where none was timed so it is that of a run alone; and of its own job more is known than of another."""
-    job, other = (
-        Job("train", "paper", env, "ppo_cnn") for env in ("mini_grid_RedBlueDoors-6x6", "mini_grid_DoorKey-6x6")
-    )
-    alone, beside = (job, 1000.0, 1), (job, 300.0, 1, 4)
-    for known, at_once, seconds, source in (
-        ((alone,), 4, 10 + 1000, "measured"),
-        ((alone, beside), 4, 10 + 300, "measured"),
-        ((alone, beside), 1, 10 + 1000, "measured"),
-        ((beside,), 3, 10 + 300, "measured"),
-        ((alone, (other, 100.0, 1, 4)), 4, None, "scaled"),
-    ):
-        timed(made, *known)
-        found = Estimator({}, timed=device_speeds.speeds_of("auto"), together={job: 30}, beside={job: at_once})(job)
-        assert found.source == source
-        assert seconds is None or found.seconds == pytest.approx(seconds)
-    assert found.seconds < 500
-
-
 def test_only_what_runs_as_a_graph_is_reckoned_as_one(workdir: Path) -> None:
-    """AMAGO's updates but for Beta policies, and its steps of acting with a Transformer; DQN's where seeds are a network."""
+    """AMAGO's updates with choices of actions, and its steps of acting with a Transformer; DQN's where seeds are a network."""
 
     def captured(env: str, method: str, scale: str = "paper") -> tuple[bool, bool]:
         work = work_of(Job("train", scale, env, method))
@@ -163,10 +142,9 @@ def test_only_what_runs_as_a_graph_is_reckoned_as_one(workdir: Path) -> None:
 
     assert captured("amago_tmaze_50", "amago_transformer") == (True, True)
     assert captured("amago_tmaze_50", "amago_gru") == (False, True)
-    assert captured("amago_meta_world_reach", "amago_transformer") == (True, True)  # its actions are continuous
-    acts = work_of(Job("train", "paper", "amago_meta_world_reach", "amago_transformer.continuous=beta"))
+    acts = work_of(Job("train", "paper", "amago_meta_world_reach", "amago_transformer"))  # its actions are continuous
     assert 0 < acts.captured < acts.passes / 2 and acts.kernels == 100 * acts.captured
-    assert captured("amago_meta_world_reach", "amago_gru.continuous=beta") == (False, False)
+    assert captured("amago_meta_world_reach", "amago_gru") == (False, False)
     assert captured("amago_tmaze_50", "amago_transformer.cuda_graphs=false") == (False, False)
     assert captured(MAZE, METHOD) == (False, True)
     assert captured(MAZE, METHOD, "paper_cpu") == captured("bullet_ant_p", "sac_gpt") == (False, False)
