@@ -217,12 +217,14 @@ def amago(what: str, env: str, quick: str, weight: float, method: str = "amago_t
     return Line(f"AMAGO, {what} steps", "amago.learning", env, method, (quick, method), AMAGO, small, weight=weight)
 
 
-def ppo(method: str, what: str) -> Line:
-    """PPO on images without a language model."""
+def ppo(method: str, what: str, members: int = 0) -> Line:
+    """PPO on images without a language model; with members: so many seeds together."""
     pair, small = ("mini_grid_MemoryS7", method), {"actors": 2, "rollout": 8}
     if method == "ppo_cnn":
         small["batches"] = 4
-    return Line(f"{what}, MiniGrid", "language.without_memory", FRAMES, method, pair, EXACT, small)
+    builds = "language.together" if members else "language.without_memory"
+    what, more = f"{what}, MiniGrid" + f", {members} seeds" * (members > 0), {"members": members}
+    return Line(what, builds, FRAMES, method, pair, EXACT, small, extra=more)
 
 
 def in_context(what: str, env: str, method: str, small: Mapping[str, object], weight: float) -> Line:
@@ -244,7 +246,9 @@ LINES: dict[str, Line] = {
     "amago_10000_gru": amago("GRU, 10,000", LONG_MAZE, "amago_tmaze_10", 2, "amago_gru"),
     "amago_10000_ff": amago("no memory, 10,000", LONG_MAZE, "amago_tmaze_10", 2, "amago_ff"),
     "ppo_cnn": ppo("ppo_cnn", "CNN-PPO"),
+    f"ppo_cnn_of_{SEEDS}": ppo("ppo_cnn", "CNN-PPO", SEEDS),
     "ppo_lstm": ppo("ppo_lstm", "LSTM-PPO"),
+    f"ppo_lstm_of_{SEEDS}": ppo("ppo_lstm", "LSTM-PPO", SEEDS),
     "helm": Line(
         "HELM, memory 511",
         "language.learning",

@@ -280,7 +280,7 @@ def test_the_table_of_all_lines_is_one_screen() -> None:
         for way in line.variants
     ]
     text = table.text(table.Found("GPU", "abc", "2026-01-02", "2", False, {"float32": 1e12, "copy": 1e12}, rows))
-    assert max(map(len, text.splitlines())) <= 140 and len(text.splitlines()) <= 70
+    assert max(map(len, text.splitlines())) <= 140 and len(text.splitlines()) <= 80
 
 
 def test_a_line_that_hangs_is_stopped_and_what_it_found_is_kept(

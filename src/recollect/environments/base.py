@@ -219,6 +219,15 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._seeds_B[index_N] = seeds_B[index_N]
         self._draws_B[index_N] = 0
 
+    def send(self, actions: np.ndarray) -> None:
+        """Begin a step where a process of another Python plays it; `step` with the same actions then waits for it. Else nothing.
+
+        Who steps several worlds in turn sends to all of them first.
+
+        Raises:
+            UserError: as `step`.
+        """
+
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Play one action (an integer, or a row of a box) per instance.
 

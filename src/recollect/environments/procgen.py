@@ -167,6 +167,7 @@ class Procgen(BaseWorld):
         self._fresh_B = self._keep_zeros("fresh", bool)  # at the start of an episode already
         self._last_action_B = self._keep("last_action", np.full(self.num_envs, -1, np.int64))
         self._started: Worker | None = None
+        self._sent_B: np.ndarray | None = None  # actions of a step that the worker plays already
 
     @property
     def worker(self) -> Worker:
@@ -214,15 +215,30 @@ class Procgen(BaseWorld):
             self.worker.ask("begin", which=which)
             self._made_B[index_N] = self._fresh_B[index_N] = True
 
-    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
+    def send(self, actions: np.ndarray) -> None:
+        """See :meth:`recollect.environments.base.World.send`."""
+        if self._any_ended:
+            self._refuse_ended()
+        self._send(self._check_actions(actions))
+
+    def _send(self, actions_B: np.ndarray) -> None:
+        self._sent_B = actions_B
         if self.options.sticky_actions:
             drawn_B = self._draw_integers(self._row_B, 2**31)
             again_B = (drawn_B < self.options.sticky_actions * 2**31) & (self._last_action_B >= 0)
             actions_B = np.where(again_B, self._last_action_B, actions_B)
         self._last_action_B[:] = actions_B
+        self.worker.arrays["action"][:] = actions_B
+        self.worker.send("step")
+
+    def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
+        if self._sent_B is None:
+            self._send(actions_B)
+        elif not np.array_equal(self._sent_B, actions_B):
+            raise ValueError(f"{type(self).__name__}.step: other actions were sent")
+        self._sent_B = None
+        self.worker.answer("step")
         arrays = self.worker.arrays
-        arrays["action"][:] = actions_B
-        self.worker.ask("step")
         self._fresh_B[:] = arrays["first"]
         return arrays["reward"].copy(), arrays["first"].copy()
 

@@ -1,10 +1,10 @@
-"""Seeds of a method trained together: one step of their frozen language model reads for all of them.
+"""Seeds of a method trained together: one step of their frozen language model reads for all of them, and the host waits less.
 
 - Each member is a run as it is alone (`OnPolicyTrainer`): it plays, learns, logs and saves by itself, from its own random
   streams, with its own network. They only take their steps in turn. So members need not be at the same place of their runs,
   a run that was begun alone goes on together with others, and the other way round.
 - The keys and values of all members lie in one ring (`helm.language.shared_memory`). The host waits once for what all agents
-  say.
+  say. Games that other processes play (Procgen) are played side by side.
 - A member's numbers are those of the run alone, but for how sums of more rows are rounded in the language model.
 
 Ours; the released code trains a seed at a time.
@@ -142,7 +142,9 @@ class Together(RunsTogether[OnPolicyTrainer]):
             return
         on_host = torch.stack(list(said.values())).cpu().numpy()  # one wait for all
         for place, both_BA in zip(said, on_host, strict=True):
-            self.attempt(place, partial(self.trainers[place].step, *apart(both_BA)))
+            self.attempt(place, partial(self.trainers[place].begin_step, *apart(both_BA)))
+        for place, trainer in list(self.trainers.items()):  # games that other processes play go on side by side
+            self.attempt(place, trainer.end_step)
         if shared is None:
             self.each(self._see, self.trainers)
             return

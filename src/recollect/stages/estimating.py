@@ -103,7 +103,7 @@ class Estimator:
         for (job, on, seeds), seconds in self._same.items():
             machine = self.machines.get(on)
             if machine is not None:
-                by_rule, plays = machine.works(job, work_of(job), seeds), machine.plays(job, work_of(job))
+                by_rule, plays = machine.works(job, work_of(job), seeds), machine.plays(job, work_of(job), seeds)
                 self._like[kind_of(job), on].append(Known(by_rule, plays, median(seconds), seeds))
         for one in () if timed is None else timed.jobs:
             with suppress(UserError):  # what it was about is configured no more
@@ -127,7 +127,7 @@ class Estimator:
         if timed.is_of_today:
             self._same.setdefault((job, on, seeds), [self.machines[on].startup / seeds + timed.seconds])
         machine, work = self.machines[on], work_then(timed)
-        by_rule, plays = machine.works(job, work, seeds), machine.plays(job, work)
+        by_rule, plays = machine.works(job, work, seeds), machine.plays(job, work, seeds)
         known = Known(by_rule, plays, timed.seconds, seeds, starts=True)
         self._like[kind_of(job), on].append(known)
         self._related[family_of(job), on].append(known)
@@ -164,7 +164,7 @@ class Estimator:
         if near is None:
             return Estimate(machine.takes(job, work, seeds), machine.basis, gpu, work.disk, work.scratch)
         start = machine.startup / seeds if near.starts else 0.0
-        return Estimate(start + near.of(by_rule, machine.plays(job, work)), source, gpu, work.disk, work.scratch)
+        return Estimate(start + near.of(by_rule, machine.plays(job, work, seeds)), source, gpu, work.disk, work.scratch)
 
 
 def _times(known: Known, by_rule: float) -> float:

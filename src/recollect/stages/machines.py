@@ -80,15 +80,22 @@ class Machine(Frozen):
         if job.stage == "train":
             computed *= next(again, 1.0)
             computed *= self.together if is_ensemble(job.scale, job.method) and not is_large(job.scale) else 1.0
-        return computed + self.plays(job, work)
+        return computed + self.plays(job, work, seeds)
 
-    def plays(self, job: Job, work: Work) -> float:
-        """Seconds of a job's environment steps, which `works` has, too."""
+    def plays(self, job: Job, work: Work, seeds: int = 1) -> float:
+        """Seconds of a job's environment steps, which `works` has, too.
+
+        Args:
+            seeds: that are trained together. Worlds that other processes play are then played side by side.
+        """
         if not work.env_steps:
             return 0.0
         world = environment_mapping(job.scale, job.env)["world"]
         each = self.environments.get(job.env, self.worlds.get(world, self.world))
-        return work.env_steps * each
+        beside = (
+            min(seeds, self.processes) if world in world_steps.PLAYED_BY_OTHERS and self.as_one(job, seeds) > 1 else 1
+        )
+        return work.env_steps * each / beside
 
     def _once(self, job: Job, work: Work, seeds: int) -> float:
         """Seconds of passes; of those that are CUDA graphs, of their kernels.

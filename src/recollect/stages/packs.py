@@ -18,12 +18,13 @@ from itertools import chain, pairwise
 from pathlib import Path
 
 from recollect.settings.layers import scale_settings
-from recollect.settings.resolve import figure_reads, names
+from recollect.settings.resolve import environment_mapping, figure_reads, names
 from recollect.stages.check import kept
 from recollect.stages.inputs import figure_runs, is_trained, learns_from_histories, untrained_methods
 from recollect.stages.paths import WILDCARDS
 from recollect.stages.selection import JOB_HOURS, default_selection
 from recollect.stages.stage import Job, is_ensemble, is_large
+from recollect.stages.world_steps import PLAYED_BY_OTHERS
 
 PACK_HOURS = 20  # of a job's hours that a pack takes by the forecast, which may be wrong
 
@@ -84,9 +85,16 @@ def side_by_side(scale: str, env: str, method: str, most: int) -> int:
     return 1 if not is_large(scale) or learns_from_histories(scale, env, method) else most
 
 
-def memories(scale: str, env: str, method: str, most: int) -> int:
-    """How many runs with memory of their own a pack is at once: an ensemble is one process."""
-    return 1 if is_ensemble(scale, method) else side_by_side(scale, env, method, most)
+def memories(scale: str, env: str, method: str, most: int, seeds: int) -> int:
+    """Of how many runs a pack of so many seeds has the memory: an ensemble is one process, but for worlds that others play.
+
+    Args:
+        most: runs that may be at work at once.
+    """
+    if not is_ensemble(scale, method):
+        return side_by_side(scale, env, method, min(most, seeds))
+    room = PLAYED_BY_OTHERS.get(environment_mapping(scale, env)["world"], seeds)
+    return -(-seeds // room)
 
 
 def _seeds(scale: str) -> dict[Pair, list[Seeds]]:

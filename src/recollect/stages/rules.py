@@ -149,7 +149,7 @@ class StageRule:
         Twice as much from the second attempt on, and no more: most attempts end at their time limit, and go on.
         """
         one = self._at_scale(self.stage.asks.megabytes, wildcards) * min(attempt, 2)
-        return one * packs.memories(*self._shared(wildcards), self.at_a_time) if self.seeds else one
+        return one * packs.memories(*self._shared(wildcards), self.at_a_time, len(self.seeds)) if self.seeds else one
 
     def seeds_at_a_time(self, wildcards: Wildcards) -> int:
         """How many of a pack's seeds are at work at once."""

@@ -256,6 +256,29 @@ def test_where_an_episode_ends_by_itself_the_next_has_begun_and_a_reset_changes_
     assert np.array_equal(world.reset(options={"reset_mask": terminated})[0], frames)
 
 
+@pytest.mark.parametrize("player", PLAYERS, indirect=True)
+def test_steps_that_were_sent_before_are_the_same_steps_and_worlds_play_side_by_side(player: str) -> None:
+    plain, worlds = make([0, 1], sticky_actions=0.3), [make([0, 1], sticky_actions=0.3) for _ in range(2)]
+    for world in (plain, *worlds):
+        world.reset()
+    for step in range(30):
+        actions = np.array([step % 15, (7 * step) % 15])
+        expected = plain.step(actions)
+        for world in worlds:
+            world.send(actions)
+        for world in worlds:
+            found = world.step(actions)
+            for one, other in zip(found[:4], expected[:4], strict=True):
+                np.testing.assert_array_equal(one, other)
+            world.reset(options={"reset_mask": found[2] | found[3]})
+        plain.reset(options={"reset_mask": expected[2] | expected[3]})
+    worlds[0].send(actions)
+    with pytest.raises(ValueError, match="other actions were sent"):
+        worlds[0].step((actions + 1) % 15)
+    with pytest.raises(UserError):
+        worlds[1].send(np.array([0, 99]))
+
+
 def test_a_sticky_action_is_the_last_one_that_was_played(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RECOLLECT_PROCGEN_PYTHON", sys.executable)
     monkeypatch.setattr(procgen, "SCRIPT", FAKE)

@@ -248,9 +248,9 @@ def test_a_part_that_ran_here_does_not_stand_for_the_whole_job(made: Path) -> No
 @pytest.mark.usefixtures("in_the_repository")
 def test_the_memory_of_seeds_side_by_side_and_the_tries_of_long_jobs_are_counted() -> None:
     rule = StageRule("run", seeds=tuple(range(10)), at_a_time=default_selection().seeds_at_a_time)
-    asked = rule.mem_mb({"scale": "paper", "env": "mini_grid_KeyCorridorS3R1", "method": "ppo_cnn"}, 1)
-    helm = forecast("paper", ["helm_minigrid"], measured={})
-    assert helm.memory == asked > STAGES["run"].asks.megabytes[1]
+    asked = rule.mem_mb({"scale": "paper", "env": "amago_popgym_AutoencodeEasy", "method": "amago_transformer"}, 1)
+    popgym = forecast("paper", ["amago_popgym"], measured={})
+    assert asked == 4 * STAGES["run"].asks.megabytes[1] and popgym.memory == 3 * asked / 4
     mazes = forecast("paper", ["memory_rl_layers_passive_tmaze"], measured={})
     tries = math.ceil(max(mazes.hours()) / default_selection().job_hours)
     assert tries > 3 and f"`--retries {tries - 1}` is enough for the longest" in mazes.text()

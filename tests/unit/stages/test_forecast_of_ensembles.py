@@ -133,7 +133,7 @@ def test_a_time_is_carried_over_from_the_nearest_number_of_seeds(made: Path) -> 
 
 
 def test_only_what_runs_as_a_graph_is_reckoned_as_one(workdir: Path) -> None:
-    """AMAGO's updates with choices of actions, and its steps of acting with a Transformer; DQN's where seeds are a network."""
+    """AMAGO's updates but for Beta policies, and its steps of acting with a Transformer; DQN's where seeds are a network."""
 
     def captured(env: str, method: str, scale: str = "paper") -> tuple[bool, bool]:
         work = work_of(Job("train", scale, env, method))
@@ -142,9 +142,10 @@ def test_only_what_runs_as_a_graph_is_reckoned_as_one(workdir: Path) -> None:
 
     assert captured("amago_tmaze_50", "amago_transformer") == (True, True)
     assert captured("amago_tmaze_50", "amago_gru") == (False, True)
-    acts = work_of(Job("train", "paper", "amago_meta_world_reach", "amago_transformer"))  # its actions are continuous
+    assert captured("amago_meta_world_reach", "amago_transformer") == (True, True)  # its actions are continuous
+    acts = work_of(Job("train", "paper", "amago_meta_world_reach", "amago_transformer.continuous=beta"))
     assert 0 < acts.captured < acts.passes / 2 and acts.kernels == 100 * acts.captured
-    assert captured("amago_meta_world_reach", "amago_gru") == (False, False)
+    assert captured("amago_meta_world_reach", "amago_gru.continuous=beta") == (False, False)
     assert captured("amago_tmaze_50", "amago_transformer.cuda_graphs=false") == (False, False)
     assert captured(MAZE, METHOD) == (False, True)
     assert captured(MAZE, METHOD, "paper_cpu") == captured("bullet_ant_p", "sac_gpt") == (False, False)

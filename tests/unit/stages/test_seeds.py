@@ -38,11 +38,26 @@ def work(stage: str, names: dict[str, Any], options: dict[str, Any], device: str
 def test_what_waits_for_worlds_shares_a_gpu_and_asks_for_the_memory_of_all() -> None:
     rule = StageRule("run", seeds=(1, 2, 3), at_a_time=4)
     asked = {}
-    for env, method in (("random_maze", "ppo_cnn"), ("tmaze_passive_50", "dqn_lstm"), ("dark_room_10x10", "radt")):
+    for env, method in (("amago_wind", "amago_gru"), ("tmaze_passive_50", "dqn_lstm"), ("dark_room_10x10", "radt")):
         names = {"scale": "paper", "env": env, "method": method}
         asked[method] = rule.seeds_at_a_time(names), rule.mem_mb(names, attempt=1)
         assert rule.mem_mb(names, attempt=3) == rule.mem_mb(names, attempt=2) == 2 * rule.mem_mb(names, attempt=1)
-    assert asked == {"ppo_cnn": (3, 48000), "dqn_lstm": (3, 16000), "radt": (1, 16000)}  # dqn_lstm: one network for all
+    assert asked == {
+        "amago_gru": (3, 48000),
+        "dqn_lstm": (3, 16000),
+        "radt": (1, 16000),
+    }  # dqn_lstm: one network for all
+
+
+@pytest.mark.usefixtures("in_the_repository")
+def test_seeds_together_ask_for_the_memory_of_the_processes_that_play_their_games() -> None:
+    for seeds, env, megabytes in (
+        (30, "procgen_memory_maze", 32000),
+        (20, "procgen_memory_maze", 16000),
+        (30, "random_maze", 16000),
+    ):
+        rule = StageRule("run", seeds=tuple(range(seeds)), at_a_time=4)
+        assert rule.mem_mb({"scale": "paper", "env": env, "method": "ppo_cnn"}, attempt=1) == megabytes
 
 
 def begin(seeds: list[int], count: int) -> int:

@@ -53,6 +53,16 @@ def test_an_environment_has_its_own_time_and_another_of_its_world_the_mean() -> 
     assert cpu.works(job, work) > cpu.plays(job, work)
 
 
+def test_games_of_seeds_that_are_trained_together_are_played_side_by_side() -> None:
+    cpu, gpu = machines()["cpu"], machines()["cuda"]
+    for env, shares in (("procgen_memory_miner", (1, 2, 4, 4)), ("mini_grid_Unlock", (1, 1, 1, 1))):
+        job = Job("train", "paper", env, "ppo_cnn")
+        work = work_of(job)
+        for seeds, share in zip((1, 2, 4, 30), shares, strict=True):
+            assert gpu.plays(job, work, seeds) == pytest.approx(gpu.plays(job, work) / share)
+            assert cpu.plays(job, work, seeds) == cpu.plays(job, work)
+
+
 def test_more_processes_wait_as_two_do() -> None:
     row = world_steps.read()[0].model_copy(update={"env": "e", "world": "w", "microseconds": 400.0, "in_two": 250.0})
     slower = row.model_copy(update={"env": "f", "in_two": 700.0})
@@ -86,6 +96,7 @@ def test_the_command_times_what_can_be_played_and_keeps_the_figures_other_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "world_steps.csv").write_text(world_steps.path().read_text())
+    monkeypatch.setenv("RECOLLECT_PROCGEN_PYTHON", str(tmp_path / "nothing"))
     before = {row.env: row for row in world_steps.read()}
     env, gone = "mini_grid_MemoryS11", "mini_grid_Unlock"
     asked, known = [env, "dark_room_10x10", "procgen"], [name for name in before if name != gone]
