@@ -16,7 +16,6 @@ from recollect.settings.loading import config_folder
 from recollect.settings.schema import Frozen
 from recollect.stages.csv_rows import read_rows, text_of
 
-
 PLAYED_BY_OTHERS = {"procgen": 20}
 """World that a process of its own plays for each seed, side by side where seeds are trained together -> how many seeds' processes
 fit into the memory that a run asks for. Of sixteen games of Procgen one takes 380 MB."""

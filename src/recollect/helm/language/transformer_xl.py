@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 from recollect.common.cpu.kernels import Linear
 from recollect.common.transfer import sent
+from recollect.helm.language import ring_attention
 from recollect.helm.language.frozen_products import product
 from recollect.helm.language.graphed_step import Read
 from recollect.helm.language.token_ring import TokenRing
@@ -122,7 +123,8 @@ class TransformerXL(nn.Module):
 class XLCache(TokenRing):
     """See `TokenRing`. A row is forgotten by zeroing it: what it attends to then is zeros.
 
-    `read` gives the last layer's state [B, D] at the last of K new tokens. `reset` takes its mask best on the host.
+    `read` gives the last layer's state [B, D] at the last of K new tokens. `reset` takes its mask best on the host. On a GPU
+    attention is one kernel where that works, which keeps no weights; who asks for them has the newest tokens read once more.
     """
 
     kind, counted = "Transformer-XL", "written"
@@ -140,6 +142,12 @@ class XLCache(TokenRing):
             # Of each layer [2, 1, 1, H, Dh]: what queries of contents and of distances have added, before B and K.
             both = [torch.stack([part.content_bias, part.position_bias]) * scale for part in parts]
         self._biases = [bias_2HE[:, None, None] for bias_2HE in both]
+        s = self.model.settings
+        self._attended = ring_attention.kernel(self._ring.device, self._ring.dtype, s.heads, s.head_width)
+        self._codes = [code_HEM.mT.contiguous() for code_HEM in self._distances] if self._attended else []
+        self._newest_x: tuple[Tensor, int] | None = (
+            None  # what was read last without weights, and how much of it is remembered
+        )
 
     def part(self, first: int, rows: int) -> Self:
         """Some rows as a ring of their own, whose keys and values are these: to save them, and to load them into an empty ring."""
@@ -157,9 +165,23 @@ class XLCache(TokenRing):
 
     def read(self, x_BKD: Tensor, *, remember: bool = True) -> Tensor:
         h_BD = super().read(x_BKD, remember=remember)
+        self._newest_x = (x_BKD, x_BKD.shape[1] * remember) if self._attended else None
         if remember:
             self.written_B = (self.written_B + x_BKD.shape[1]).clamp_(max=self.slots)
         return h_BD
+
+    @torch.no_grad()
+    def attention(self) -> Tensor | None:
+        if self._newest_x is not None:
+            (x_BKD, remembered), attended = self._newest_x, self._attended
+            self._attended, self._newest_x = None, None
+            self._count.sub_(remembered)
+            try:
+                _, self.weights = self._read(x_BKD, remember=False)
+            finally:
+                self._count.add_(remembered)
+                self._attended = attended
+        return super().attention()
 
     def _read(self, x_BKD: Tensor, *, remember: bool) -> Read:
         s, device = self.model.settings, x_BKD.device
@@ -168,42 +190,49 @@ class XLCache(TokenRing):
         # Of each new token, the age of each slot: 0 is the oldest. It turns ages into slots of the ring.
         age_SK = (torch.arange(self.slots, device=device)[:, None] - new_K - 1) % self.slots
         age_BHSK = age_SK.expand(B, s.heads, -1, -1)
-        scale = s.head_width**-0.5
         looked = []
         h = x_BKD
-        parts = zip(self.model.layers, self.layers, self._distances, self._biases, strict=True)
-        for module, kv, code_HEM, biases in parts:
+        for place, (module, kv) in enumerate(zip(self.model.layers, self.layers, strict=True)):
             layer = cast(Layer, module)
             qkv = product(h, layer.qkv.weight).view(B, K, 3, s.heads, s.head_width)
-            q = qkv[:, :, 0]
-            q = torch.add(biases, q, alpha=scale) if x_BKD.is_cuda else q * scale + biases  # there one kernel, not two
-            q_content, q_position = q.unbind()
             before = None if remember else kv.index_select(3, new_K)
             kv.index_copy_(3, new_K, qkv[:, :, 1:].permute(2, 0, 3, 1, 4).to(kv.dtype))
-            # What distances add to the scores, by age, then by slot.
-            q_HRE = q_position.permute(2, 0, 1, 3).flatten(1, 2)
-            by_age = torch.bmm(q_HRE, code_HEM)
-            if self.slots > self.length:
-                by_age = F.pad(by_age, (self.slots - self.length, 0), value=-math.inf)
-            by_age = by_age.view(s.heads, B, K, -1)
-            bias = by_age.permute(1, 0, 3, 2).gather(2, age_BHSK).flatten(0, 1)
-            # What contents add.
-            q_REK = q_content.permute(0, 2, 3, 1).flatten(0, 1)
-            k, v = kv.flatten(1, 2)
-            if x_BKD.is_cuda and k.dtype == torch.float32:
-                scores = bias.baddbmm_(k, q_REK)
+            if self._attended is not None:
+                biases_2HE = self._biases[place][:, 0, 0]
+                y = self._attended(qkv, biases_2HE, kv, self._codes[place], self._count, s.head_width**-0.5)
             else:
-                scores = torch.bmm(k, q_REK.to(k.dtype)).float().add_(bias)
-            weights = scores.transpose(1, 2).softmax(-1)
-            y = torch.bmm(weights.to(v.dtype), v).view(B, s.heads, K, s.head_width)
-            y = y.transpose(1, 2).reshape(B, K, -1)
+                y, weights = self._looked(place, qkv[:, :, 0], kv, age_BHSK)
+                looked.append(weights)
             h = layer.norm_attention(h + product(y, layer.attention_out.weight))
             inner = product(h, layer.mlp_in.weight, layer.mlp_in.bias).relu_()
             h = layer.norm_mlp(h + product(inner, layer.mlp_out.weight, layer.mlp_out.bias))
-            looked.append(weights.view(B, s.heads, K, -1))
             if before is not None:
                 kv.index_copy_(3, new_K, before)
         return h[:, -1], looked
+
+    def _looked(self, place: int, q: Tensor, kv: Tensor, age_BHSK: Tensor) -> tuple[Tensor, Tensor]:
+        """What queries [B, K, H, Dh] of a layer read, [B, K, H * Dh], and their weights [B, H, K, slots]."""
+        B, K, H, _ = q.shape
+        biases, scale = self._biases[place], self.model.settings.head_width**-0.5
+        q = torch.add(biases, q, alpha=scale) if q.is_cuda else q * scale + biases  # there one kernel, not two
+        q_content, q_position = q.unbind()
+        # What distances add to the scores, by age, then by slot.
+        q_HRE = q_position.permute(2, 0, 1, 3).flatten(1, 2)
+        by_age = torch.bmm(q_HRE, self._distances[place])
+        if self.slots > self.length:
+            by_age = F.pad(by_age, (self.slots - self.length, 0), value=-math.inf)
+        by_age = by_age.view(H, B, K, -1)
+        bias = by_age.permute(1, 0, 3, 2).gather(2, age_BHSK).flatten(0, 1)
+        # What contents add.
+        q_REK = q_content.permute(0, 2, 3, 1).flatten(0, 1)
+        k, v = kv.flatten(1, 2)
+        if q.is_cuda and k.dtype == torch.float32:
+            scores = bias.baddbmm_(k, q_REK)
+        else:
+            scores = torch.bmm(k, q_REK.to(k.dtype)).float().add_(bias)
+        weights = scores.transpose(1, 2).softmax(-1)
+        y = torch.bmm(weights.to(v.dtype), v).view(B, H, K, -1)
+        return y.transpose(1, 2).reshape(B, K, -1), weights.view(B, H, K, -1)
 
     def arrays(self) -> dict[str, Tensor]:
         """For a checkpoint: of every layer what was written since each row's last reset, [N, 2, H, Dh]; the rest is zeros."""
