@@ -13,8 +13,12 @@ from recollect.stages.between_marks import names, put_between
 from recollect.stages.estimating import SOURCES, least_sure
 from recollect.stages.forecast import Forecast, memory_of_largest, said_bytes, said_time
 from recollect.stages.plan import Plan
+from recollect.stages.stage import Job
+from recollect.stages.table import STAGES
+from recollect.stages.workload import work_of
 
 NBSP = "\N{NO-BREAK SPACE}"  # between a number and its unit, which else stand in two lines
+PEAK = 4e14  # operations per second of an H200 in TF32, as `make gpu` timed a large product
 AT_ONCE = 8  # jobs of a row's last column, as on a machine of eight GPUs
 
 
@@ -36,9 +40,12 @@ def cost_table(cost: Forecast) -> str:
 
 
 def paper_table(cost: Forecast) -> str:
-    """A row for each paper and one for all: what is made, hours of a GPU and of a CPU core, disk, and where hours are from."""
-    heads = ["paper", "figures", "jobs", "runs", "GPU-hours", "CPU-hours", "disk", f"checkpoints of {AT_ONCE} jobs"]
-    heads.append("hours are")
+    """A row for each paper and one for all: what is made, hours of a GPU and of a CPU core, disk, and where hours are from.
+
+    Beside the GPU's stands what their arithmetic alone would take at `PEAK`.
+    """
+    heads = ["paper", "figures", "jobs", "runs", "GPU-hours", f"at {PEAK / 1e12:.0f} TFLOP/s", "CPU-hours", "disk"]
+    heads += [f"checkpoints of {AT_ONCE} jobs", "hours are"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for prefix, name in [*((f"{folder}_", paper.name) for folder, paper in PAPERS.items()), ("", "all")]:
         of = {figure: jobs for figure, jobs in cost.plan.figures.items() if jobs and figure.startswith(prefix)}
@@ -47,7 +54,9 @@ def paper_table(cost: Forecast) -> str:
             continue
         runs = sum(job.stage == "run" for job in jobs)
         cells = [name, f"{len(of)}", f"{cost.count(jobs):,}", f"{runs:,}"]
-        cells += [f"{cost.seconds(jobs, gpu=gpu) / 3600:,.0f}" for gpu in (True, False)]
+        cells.append(f"{cost.seconds(jobs, gpu=True) / 3600:,.0f}")
+        cells.append(f"{_operations(job for job in jobs if cost.estimates[job].gpu) / PEAK / 3600:,.0f}")
+        cells.append(f"{cost.seconds(jobs, gpu=False) / 3600:,.0f}")
         cells.append(said_bytes(sum(cost.estimates[job].disk for job in jobs)))
         cells.append(said_bytes(sum(heapq.nlargest(AT_ONCE, cost.scratch(jobs)))))
         cells = [cell.replace(" ", NBSP) for cell in cells]
@@ -59,6 +68,10 @@ def paper_table(cost: Forecast) -> str:
         cells.append(", ".join(f"{source} {share:.0%}" for share, source in largest if share >= 0.005))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _operations(jobs: Iterable[Job]) -> float:
+    return sum(work_of(step).flop for job in jobs for _, step in STAGES[job.stage].steps(job))
 
 
 def write_tables(pages: Iterable[Path], asked: str, cost: Forecast) -> None:

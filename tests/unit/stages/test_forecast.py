@@ -129,7 +129,8 @@ def test_a_page_gets_the_tables_that_it_has_marks_for(made: Path) -> None:
     assert [row[0] for row in rows] == ["figure", "---", "`radt_one`", "`two`", "paper", "---", "RA-DT", "all"]
     hours = f"{2 * (TRAIN + EVALUATE) / 3600:,.0f}"
     assert rows[-2][1:4] == ["1", "4", "2"]
-    assert rows[-1][1:6] == ["2", "5", "2", "0", hours]  # runs that both share count once
+    assert rows[-4][5] == "at 400 TFLOP/s"
+    assert rows[-1][1:7] == ["2", "5", "2", "0", "0", hours]  # runs that both share count once
     assert page.read_text().count("before") == page.read_text().count("after") == 2
     page.write_text("no marks")
     with pytest.raises(UserError, match="no place for this forecast"):
