@@ -24,7 +24,7 @@ from recollect.common.cpu.kernels import linear
 from recollect.common.precision import full_precision
 from recollect.settings.errors import UserError
 
-BLOCK = 1 << 25  # similarities held at once (128 MB)
+BLOCK, GPU_BLOCK = 1 << 25, 1 << 27  # similarities held at once (128 MB, and on a GPU 512 MB)
 LARGE = 1 << 26  # numbers of a table (256 MB) whose similarities are worth oneDNN's product: another order of sums
 
 
@@ -84,21 +84,38 @@ class FrozenHopfield:
             )
         flat_NI = x.reshape(-1, self.inputs).to(self.embeddings_VD.device, torch.float32)
         mixed_ND = flat_NI.new_empty((len(flat_NI), self.width))
-        size = max(1, BLOCK // self.vocabulary)
-        with full_precision(flat_NI.device.type):
-            for at in range(0, len(flat_NI), size):
-                weights_NV = self._softmax(flat_NI[at : at + size], self._table_VD)
-                mixed_ND[at : at + size] = weights_NV.to(self._table_VD.dtype) @ self._table_VD
+        for at in range(0, len(flat_NI), self._rows):
+            mixed_ND[at : at + self._rows] = self.mixed(self.queries(flat_NI[at : at + self._rows]))
         return mixed_ND.view(*x.shape[:-1], self.width)
+
+    @property
+    def _rows(self) -> int:
+        return max(1, (GPU_BLOCK if self.embeddings_VD.is_cuda else BLOCK) // self.vocabulary)
+
+    @torch.no_grad()
+    def queries(self, x_NI: Tensor) -> Tensor:
+        """What words are compared with, u [N, D]: of the inputs and P alone."""
+        with full_precision(x_NI.device.type):
+            u_ND = x_NI @ self.projection_DI.T
+            if self.similarity == "cosine":
+                u_ND = u_ND / u_ND.norm(dim=1, keepdim=True).clamp_min(1e-12)
+        return u_ND
+
+    @torch.no_grad()
+    def mixed(self, u_ND: Tensor) -> Tensor:
+        """Mixtures [N, D] of queries; of the words alone, so that it is the same for every P."""
+        mixed_ND = torch.empty_like(u_ND)
+        with full_precision(u_ND.device.type):
+            for at in range(0, len(u_ND), self._rows):
+                weights_NV = self._softmax(u_ND[at : at + self._rows], self._table_VD)
+                mixed_ND[at : at + self._rows] = weights_NV.to(self._table_VD.dtype) @ self._table_VD
+        return mixed_ND
 
     def weights(self, x_NI: Tensor) -> Tensor:
         """The softmax weights [N, V] of each vocabulary row (for inspection pages: which words an input becomes)."""
-        return self._softmax(x_NI, self.embeddings_VD)
+        return self._softmax(self.queries(x_NI), self.embeddings_VD)
 
-    def _softmax(self, x_NI: Tensor, words_VD: Tensor) -> Tensor:
-        u_ND = x_NI @ self.projection_DI.T
-        if self.similarity == "cosine":
-            u_ND = u_ND / u_ND.norm(dim=1, keepdim=True).clamp_min(1e-12)
+    def _softmax(self, u_ND: Tensor, words_VD: Tensor) -> Tensor:
         u_ND = u_ND.to(words_VD.dtype)
         similarities_NV = linear(u_ND, words_VD) if words_VD.numel() >= LARGE else u_ND @ words_VD.T
         logits_NV = self.beta * similarities_NV.float() * self._scale_V

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from recollect.common.transfer import sent
+from recollect.helm.asking import Asking, answered
 
 KEY_BYTES = 16  # bytes of a hash
 
@@ -40,6 +41,15 @@ class VectorCache:
 
     def find(self, keys: list[bytes], make: Callable[[list[int]], Tensor]) -> Tensor:
         """Vectors [N, W] of N > 0 keys; `make` gives those of rows (increasing, each key once) not remembered."""
+        finding = self.finding(keys)
+        try:
+            finding.send(make(next(finding)))
+        except StopIteration as end:
+            found: Tensor = end.value
+        return found
+
+    def finding(self, keys: list[bytes]) -> Generator[list[int], Tensor, Tensor]:
+        """The same step by step: yields those rows, if there are any, is sent their vectors, and returns the vectors of all."""
         new: dict[bytes, int] = {}  # the first row of each key that is not remembered
         old, fresh = [], []
         for i, key in enumerate(keys):
@@ -56,7 +66,7 @@ class VectorCache:
         if not new:
             assert known_OW is not None
             return known_OW
-        made_MW = make(list(new.values())).detach()
+        made_MW = (yield list(new.values())).detach()
         found = made_MW.new_empty(len(keys), made_MW.shape[1])
         if known_OW is not None:
             _write(found, old, known_OW)
@@ -106,15 +116,38 @@ def _write(vectors_MW: Tensor, rows: list[int], values_NW: Tensor) -> None:
 
 
 class FrameCache(VectorCache):
-    """Vectors of frames, from a function uint8 [M, ...] -> [M, W], M > 0; see `VectorCache`."""
+    """Vectors of frames, from a function uint8 [M, ...] -> [M, W], M > 0; see `VectorCache`.
 
-    def __init__(self, function: Callable[[np.ndarray], Tensor], size: int = 20_000) -> None:
+    Args:
+        function: of what `prepare` makes of frames.
+        prepare, finish: what comes before it and behind it; default: nothing.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Any], Tensor],
+        size: int = 20_000,
+        *,
+        prepare: Callable[[np.ndarray], Any] | None = None,
+        finish: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         super().__init__(size)
-        self.function = function
+        self.function, self.prepare, self.finish = function, prepare, finish
 
     def __call__(self, frames: np.ndarray) -> Tensor:
         """Vectors [N, W] of frames uint8 [N, ...], N > 0."""
-        return self.find(keys_of(frames), lambda rows: self.function(np.ascontiguousarray(frames[rows])))
+        return answered(self.reading(frames), self.function)
+
+    def reading(self, frames: np.ndarray) -> Asking:
+        """The same by whoever answers in the place of `function`, as of several caches at once."""
+        finding = self.finding(keys_of(frames))
+        try:
+            new = np.ascontiguousarray(frames[next(finding)])
+            made = yield new if self.prepare is None else self.prepare(new)
+            finding.send(made if self.finish is None else self.finish(made))
+        except StopIteration as end:
+            found: Tensor = end.value
+        return found
 
 
 def keys_of(arrays_N: np.ndarray) -> list[bytes]:

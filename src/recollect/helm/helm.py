@@ -21,6 +21,7 @@ from recollect.common.contract import Inputs, facts_of
 from recollect.common.frozen_hopfield import FrozenHopfield
 from recollect.common.precision import Precision, in_bfloat16
 from recollect.common.transfer import sent
+from recollect.helm.asking import Asking
 from recollect.helm.frame_cache import FrameCache
 from recollect.helm.language_history import LanguageHistory, LanguageHyperparameters, Reader, history_of, memory_of
 from recollect.helm.method import method_with_history
@@ -65,7 +66,9 @@ class HopfieldReader(Reader):
             similarity="dot" if similarity == "dot" else "cosine",
             dtype=dtype,
         )
-        self.cache = FrameCache(lambda images: self.hopfield(self.grey(images)), frames)
+        self.cache = FrameCache(
+            self.hopfield.mixed, frames, prepare=lambda images: self.hopfield.queries(self.grey(images))
+        )
         self._newest = np.zeros((0, *shape), np.uint8)
 
     def grey(self, images: np.ndarray) -> Tensor:
@@ -73,9 +76,10 @@ class HopfieldReader(Reader):
         device = self.hopfield.embeddings_VD.device
         return sent(images, device).float().mean(1).flatten(1) / 255
 
-    def __call__(self, images: np.ndarray, *, learn: bool = False) -> Tensor:
+    def reading(self, images: np.ndarray, *, learn: bool = False) -> Asking:
         self._newest = images
-        return self.cache(images)[:, None]
+        mixed_BD = yield from self.cache.reading(images)
+        return mixed_BD[:, None]
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
         """The heaviest words of each mixture, their weights, and the entropy of all weights (nats)."""

@@ -24,6 +24,7 @@ from torch import Tensor
 from recollect.common.contract import Inputs
 from recollect.common.learning_curve import world_of
 from recollect.helm import language_history as history
+from recollect.helm.asking import Asking
 from recollect.helm.feature_rescaling import FeatureRescaling, Statistics
 from recollect.helm.frame_cache import FrameCache
 from recollect.helm.method import method_with_history
@@ -62,16 +63,16 @@ class FeatureReader(history.Reader):
         self.model = model
         self.rescaling = FeatureRescaling.like(embeddings_VD, statistics)
         self.all = FeatureRescaling.like(embeddings_VD, "running") if statistics == "batch" else self.rescaling
-        self.cache = self.features = FrameCache(self._features, frames)
+        self.cache = self.features = FrameCache(
+            model.images, frames, prepare=history.channels_first, finish=self._of_words_width
+        )
 
-    def _features(self, images: np.ndarray) -> Tensor:
-        given = torch.from_numpy(images)
-        channels = history.channels_of(images.shape[1:])
-        features_BW = self.model.images(given if channels == "first" else given.permute(0, 3, 1, 2)).float()
+    def _of_words_width(self, features_BW: Tensor) -> Tensor:
+        features_BW = features_BW.float()
         return features_BW if self.matrix_WD is None else features_BW @ self.matrix_WD
 
-    def __call__(self, images: np.ndarray, *, learn: bool) -> Tensor:
-        features_BD = self.features(images)
+    def reading(self, images: np.ndarray, *, learn: bool = False) -> Asking:
+        features_BD = yield from self.features.reading(images)
         if learn and self.all is not self.rescaling:
             self.all.take_in(features_BD)
         return self.rescaling(features_BD, update=learn)[:, None]

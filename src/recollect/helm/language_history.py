@@ -18,6 +18,7 @@ from torch import Tensor
 from recollect.artifacts.checkpoints import joined, part
 from recollect.common.contract import Inputs
 from recollect.common.precision import Precision
+from recollect.helm.asking import Answer, Asking, answered
 from recollect.helm.feature_rescaling import FeatureRescaling
 from recollect.helm.frame_cache import FrameCache
 from recollect.helm.language.language_memory import LanguageMemory, language_memory
@@ -74,8 +75,12 @@ class Reader:
     cache: FrameCache
     together: int | None = None
 
-    def __call__(self, images: np.ndarray, *, learn: bool) -> Tensor:
+    def __call__(self, images: np.ndarray, *, learn: bool = False) -> Tensor:
         """Inputs [B, K, D] of images uint8 [B, *shape]; `learn`: statistics may take them in."""
+        return answered(self.reading(images, learn=learn), self.cache.function)
+
+    def reading(self, images: np.ndarray, *, learn: bool = False) -> Asking:
+        """The same by whoever answers in the place of the cache's `function`, which is the same for all seeds."""
         raise NotImplementedError
 
     def learned(self) -> dict[str, np.ndarray]:
@@ -136,8 +141,17 @@ class LanguageHistory:
 
     def inputs(self, images: np.ndarray) -> Tensor:
         """What the language model reads of one more image each, [B, K, D]; `vectors` takes what it makes of them."""
-        self._newest_BKD = self.reader(images, learn=self.learning)
+        return answered(self.reading(images), self.answer)
+
+    def reading(self, images: np.ndarray) -> Asking:
+        """The same by whoever answers in the place of `answer`."""
+        self._newest_BKD = yield from self.reader.reading(images, learn=self.learning)
         return self._newest_BKD
+
+    @property
+    def answer(self) -> Answer:
+        """What a frozen model makes of what `reading` asks; the same for the histories of all seeds."""
+        return self.reader.cache.function
 
     def vectors(self, states_BH: Tensor) -> Tensor:
         """History vectors [B, H] from what the language model made of the newest inputs."""
@@ -225,6 +239,12 @@ def history_of(
     if arrays is not None:
         history.load_learned(part(arrays, "history"))
     return history
+
+
+def channels_first(images: np.ndarray) -> Tensor:
+    """Images uint8 [B, *shape] with the channels, which are the shorter end, in front."""
+    given = torch.from_numpy(images)
+    return given if channels_of(images.shape[1:]) == "first" else given.permute(0, 3, 1, 2)
 
 
 def channels_of(shape: tuple[int, ...]) -> Literal["first", "last"]:

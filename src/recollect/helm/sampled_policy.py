@@ -21,6 +21,7 @@ from recollect.common.draws import categorical_from_uniform
 from recollect.common.transfer import sent
 from recollect.common.weights import arrays_of, load_policy_arrays
 from recollect.environments import counter_rng
+from recollect.helm.asking import Answer, Asking
 from recollect.helm.judging_graph import JudgingGraph
 from recollect.helm.small_impala import ActorCritic
 
@@ -59,6 +60,12 @@ class History(Protocol):
         """What `read` gives to a frozen model; `vectors` makes of the model's answer what `read` gives."""
 
     def vectors(self, states_BH: Tensor) -> Tensor: ...
+
+    def reading(self, images: np.ndarray) -> Asking:
+        """`inputs` by whoever answers what it asks in the place of `answer`, which is the same for all seeds."""
+
+    @property
+    def answer(self) -> Answer: ...
 
     def together(self, histories: Sequence[Any]) -> ReadsTogether | None:
         """What reads for several agents at once, of which this is the first's; None: it is alone, and reads by itself.

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from recollect.common.contract import Inputs, facts_of
 from recollect.helm import language_history as history
+from recollect.helm.asking import Asking
 from recollect.helm.method import method_with_history
 from recollect.helm.settings import token_vocabulary
 from recollect.helm.token_retrieval import TokenRetrieval, Tokens
@@ -47,8 +48,9 @@ class TokenReader(history.Reader):
         self.embeddings_VD = embeddings_VD
         self._newest: Tokens | None = None
 
-    def __call__(self, images: np.ndarray, *, learn: bool = False) -> Tensor:
-        self._newest = self.retrieval(images)
+    def reading(self, images: np.ndarray, *, learn: bool = False) -> Asking:
+        found = yield from self.cache.reading(images)
+        self._newest = self.retrieval.tokens(found)
         return self.embeddings_VD[self._newest.lm_ids_NK]
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:

@@ -3,6 +3,7 @@
 - Each member is a run as it is alone (`OnPolicyTrainer`): it plays, learns, logs and saves by itself, from its own random
   streams, with its own network. They only take their steps in turn. So members need not be at the same place of their runs,
   a run that was begun alone goes on together with others, and the other way round.
+- What new images become is asked of the frozen models for all members at once (`recollect.helm.asking`).
 - The keys and values of all members lie in one ring (`helm.language.shared_memory`). The host waits once for what all agents
   say. Games that other processes play (Procgen) are played side by side.
 - A member's numbers are those of the run alone, but for how sums of more rows are rounded in the language model.
@@ -26,6 +27,7 @@ from recollect.artifacts.progress import Progress
 from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs
 from recollect.common.runs_together import RunsTogether
+from recollect.helm.asking import Question
 from recollect.helm.on_policy import OnPolicyTrainer
 from recollect.helm.sampled_policy import ReadsTogether, apart
 from recollect.settings.errors import UserError
@@ -148,16 +150,28 @@ class Together(RunsTogether[OnPolicyTrainer]):
         if shared is None:
             self.each(self._see, self.trainers)
             return
-        inputs: dict[int, Tensor] = {}
-        for number, place in enumerate(members):
-            if place in self.trainers:
-                given = self.attempt(place, partial(_inputs, self.trainers[place]))
-                if given is not None:
-                    inputs[number] = given
+        numbers = {place: number for number, place in enumerate(members)}
+        inputs = {numbers[place]: given for place, given in self._inputs().items()}
         vectors = shared.step(inputs) if inputs else {}
         for number, place in enumerate(members):
             if number in vectors:
                 self.attempt(place, partial(_see, self.trainers[place], vectors[number]))
+
+    def _inputs(self) -> dict[int, Tensor]:
+        """What the language model reads of each run. What frozen models must be asked for is asked for all runs at once."""
+        questions: dict[int, Question] = {}
+        for place, trainer in list(self.trainers.items()):
+            question = self.attempt(place, partial(_question, trainer))
+            if question is not None:
+                questions[place] = question
+        asked = {place: question.asked for place, question in questions.items() if question.asked is not None}
+        if asked:
+            history = next(iter(self.trainers.values())).agent.history
+            assert history is not None
+            answers = history.answer(torch.cat(list(asked.values()))).split([len(rows) for rows in asked.values()])
+            for place, answer in zip(asked, answers, strict=True):
+                self.attempt(place, partial(questions[place].told, answer))
+        return {place: question.result for place, question in questions.items() if place in self.trainers}
 
     def _see(self, place: int) -> None:
         trainer = self.trainers[place]
@@ -178,9 +192,9 @@ def _judged(trainer: OnPolicyTrainer) -> Tensor:
     return trainer.agent.judge()
 
 
-def _inputs(trainer: OnPolicyTrainer) -> Tensor:
+def _question(trainer: OnPolicyTrainer) -> Question:
     assert trainer.agent.history is not None
-    return trainer.agent.history.inputs(trainer.observation)
+    return Question(trainer.agent.history.reading(trainer.observation))
 
 
 def _see(trainer: OnPolicyTrainer, states_BH: Tensor) -> None:

@@ -43,21 +43,26 @@ class TokenRetrieval:
         channels: Literal["first", "last"] = "first",
     ) -> None:
         self.model, self.vocabulary, self.k, self.channels = model, vocabulary, k, channels
-        self.cache = FrameCache(self._looked_at, remembered)
+        self.cache = FrameCache(self._looked_at, remembered, prepare=self._images)
 
     def __call__(self, frames: np.ndarray) -> Tokens:
         """Tokens of frames uint8 [N, *shape]."""
-        found_N2K = self.cache(frames)
+        return self.tokens(self.cache(frames))
+
+    def tokens(self, found_N2K: Tensor) -> Tokens:
+        """Of what the cache has of frames."""
         positions_NK = found_N2K[:, self.k :].long()
         return Tokens(self.vocabulary.lm_ids_V[positions_NK], positions_NK, found_N2K[:, : self.k].float())
+
+    def _images(self, frames: np.ndarray) -> Tensor:
+        images = torch.from_numpy(frames)
+        return images if self.channels == "first" else images.permute(0, 3, 1, 2)
 
     def words(self, positions_NK: Tensor) -> list[list[str]]:
         return [[self.vocabulary.strings[i] for i in row] for row in positions_NK.tolist()]
 
     @torch.inference_mode()
-    def _looked_at(self, frames: np.ndarray) -> Tensor:
+    def _looked_at(self, images: Tensor) -> Tensor:
         """Cosines and positions side by side, float64 [M, 2 k], which holds both exactly."""
-        images = torch.from_numpy(frames)
-        images = images if self.channels == "first" else images.permute(0, 3, 1, 2)
         scores_MK, positions_MK = self.vocabulary.nearest(self.model.images(images), self.k)
         return torch.cat([scores_MK.double(), positions_MK.double()], dim=1)

@@ -228,6 +228,54 @@ def test_the_language_model_takes_one_step_for_all(
     assert rows == [12] * 16
 
 
+@pytest.mark.parametrize("method", ["helm", "helmv2", "shelm"])
+def test_new_images_of_all_seeds_are_read_at_once(
+    method: str, inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This world has two images. The first is read by each seed as it begins; the second by one call for the three."""
+    company, sizes = Company(method, tmp_path, inputs), []
+    begin = together.Together.begin
+
+    def begun(self: together.Together, place: int) -> None:
+        begin(self, place)
+        cache = self.trainers[place].agent.history.reader.cache  # type: ignore[union-attr]
+        read = cache.function
+
+        def counted(asked: torch.Tensor) -> torch.Tensor:
+            sizes.append(len(asked))
+            return read(asked)
+
+        cache.function = counted
+
+    monkeypatch.setattr(together.Together, "begin", begun)
+    company.train()
+    assert sizes == [3]
+
+
+def test_where_what_was_read_breaks_one_run_the_others_go_on(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = alone("helm", tmp_path / "alone", inputs)
+    company, reading = Company("helm", tmp_path / "together", inputs), helm.HopfieldReader.reading
+    broken: list[Any] = []
+
+    def read(self: helm.HopfieldReader, images: Any, *, learn: bool = False) -> Any:
+        found = yield from reading(self, images, learn=learn)
+        if not broken:
+            broken.append(self)
+        calls.append(self)
+        if self is broken[0] and calls.count(self) == 6:
+            raise Stopped("here")
+        return found
+
+    calls: list[Any] = []
+    monkeypatch.setattr(helm.HopfieldReader, "reading", read)
+    assert {place: type(error) for place, error in company.train().items()} == {0: Stopped}
+    assert sorted(company.policies) == [1, 2]
+    company.policies[0], company.runs[0] = wanted.policies[0], wanted.runs[0]
+    assert_near(company, wanted)
+
+
 def test_more_seeds_than_there_is_room_for_take_turns(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
