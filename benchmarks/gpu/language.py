@@ -57,6 +57,7 @@ def learning(case: Case) -> Subject:
             read,
             read_bytes / hp.actors + getattr(memory, "row_bytes", 0.0),
         ),
+        _mixing(case, trainer.agent.history.reader, hp.actors),
     )
 
     def numbers() -> np.ndarray:
@@ -116,7 +117,18 @@ def together(case: Case) -> Subject:
     steps = hp.actors * hp.rollout
     own = work.trained(case.settings)
     part = Part("training", "env steps", lambda: case.rate(rollout, members * steps, least=1), own.flop / hp.steps)
-    return Subject((part,), numbers, jobs={"train": {"training": hp.steps}})
+    history = next(iter(runs.trainers.values())).agent.history
+    more = () if history is None else (_mixing(case, history.reader, members * hp.actors),)
+    return Subject((part, *more), numbers, jobs={"train": {"training": hp.steps}})
+
+
+def _mixing(case: Case, reader: Any, images: int) -> Part:
+    """What HELM makes of new images: mixtures of all words. In MiniGrid few images are new, in Procgen nearly all."""
+    hopfield = reader.hopfield
+    queries_ND = torch.randn((images, hopfield.width), generator=torch.Generator().manual_seed(0)).to(case.device)
+    table = 2 * FLOAT * hopfield.embeddings_VD.numel() / images  # read for their likeness, and for their mean
+    flop = 4.0 * hopfield.embeddings_VD.numel()
+    return Part("new images", "images", lambda: case.rate(lambda: hopfield.mixed(queries_ND), images), flop, table)
 
 
 def images(case: Case) -> Subject:
