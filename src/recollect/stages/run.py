@@ -37,7 +37,7 @@ def ahead(
 ) -> None:
     """Train several seeds as an ensemble, where the scale asks for it. Then `run` finds them trained, and scores them.
 
-    Large runs are so on GPUs only: on a CPU their updates together take longer than one after the other (docs/scale.md).
+    Large runs are so on GPUs only: on a CPU their updates together take longer than one after the other (docs/together.md).
     What does not come to its end here is left to `run`, which trains it alone, from its newest checkpoint.
     """
     if not is_ensemble(scale, method) or (device == "cpu" and is_large(scale)):
