@@ -83,7 +83,7 @@ AMAGO = ways(
 FROZEN = ways(
     LANGUAGE,
     "float32",
-    {"language_graph": "false"},
+    {"language_graph": "false", "tf32": "false"},
     TF32=in_tf32({LANGUAGE: "float32", "tf32": "true", "language_graph": "false"}),
     graph=Variant({LANGUAGE: BF16, "language_graph": "true"}, BF16),
 )
@@ -224,7 +224,7 @@ def ppo(method: str, what: str, members: int = 0) -> Line:
         small["batches"] = 4
     builds = "language.together" if members else "language.without_memory"
     what, more = f"{what}, MiniGrid" + f", {members} seeds" * (members > 0), {"members": members}
-    return Line(what, builds, FRAMES, method, pair, EXACT, small, extra=more)
+    return Line(what, builds, FRAMES, method, pair, {AS_SET: Variant(peak="tf32")}, small, extra=more)
 
 
 def in_context(what: str, env: str, method: str, small: Mapping[str, object], weight: float) -> Line:
