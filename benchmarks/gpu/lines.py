@@ -82,7 +82,7 @@ AMAGO = ways(
 )
 FROZEN = ways(
     LANGUAGE,
-    "float32",
+    "tf32",
     {"language_graph": "false", "tf32": "false"},
     TF32=in_tf32({LANGUAGE: "float32", "tf32": "true", "language_graph": "false"}),
     graph=Variant({LANGUAGE: BF16, "language_graph": "true"}, BF16),
