@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # benchmarks is no
 
 from benchmarks.gpu.pretend import PretendGpu
 
+SLOW = pytest.mark.slow
 UPDATES, EPOCH = 12, 6
 SEQUENCE = {"width": 8, "layers": 1, "heads": 2, "dropout": 0.0}
 IMAGES = WorldShape(StepShape(vector=0, kind="discrete", actions=4, horizon=12, image=(3, 9, 9)))
@@ -80,12 +81,12 @@ def assert_near(found: Any, expected: Any) -> None:
         (amago, "discrete", {"fake_filter": True, "online_coefficient": 0.0}),
         (amago, "discrete", {"sequence": {**SEQUENCE, "window": 2}, "precision": "bfloat16", "popart": False}),
         (amago, "continuous", {"target_draws": 2}),
-        (amago, "continuous", {"continuous": "mixture", "online_coefficient": 0.0}),
-        (amago, "binary", {"online_coefficient": 0.0}),
+        pytest.param(amago, "continuous", {"continuous": "mixture", "online_coefficient": 0.0}, marks=SLOW),
+        pytest.param(amago, "binary", {"online_coefficient": 0.0}, marks=SLOW),
         (amago, "goals", TOKENS),
         (amago_multi_task, "discrete", {"filter": "exp"}),
         (amago_multi_task, "discrete", {"filter": "exp", "labels": "hl_gauss", "online_coefficient": 1.0}),
-        (amago_multi_task, "continuous", {"filter": "exp", "online_coefficient": 1.0}),
+        pytest.param(amago_multi_task, "continuous", {"filter": "exp", "online_coefficient": 1.0}, marks=SLOW),
     ],
 )
 def test_updates_as_graphs_equal_updates_without(
@@ -183,7 +184,10 @@ def test_on_a_cpu_there_are_no_graphs_and_the_step_size_is_a_number() -> None:
     assert agent.graphs is None and agent.optimiser.rate is None
 
 
-@pytest.mark.parametrize(("world", "module"), [(MAZE, amago), (ROOM, amago_multi_task), (GOALS, amago)])
+@pytest.mark.parametrize(
+    ("world", "module"),
+    [(ROOM, amago_multi_task), *(pytest.param(world, amago, marks=SLOW) for world in (MAZE, GOALS))],
+)
 def test_a_run_of_graphs_that_is_stopped_goes_on_to_the_bit(
     world: Any, module: Any, gpu: PretendGpu, replays: list[Any], tmp_path: Path
 ) -> None:

@@ -114,7 +114,11 @@ class Stopped(Exception):
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes"), [("ff", {"world": STUMBLE}), ("lstm", {**SEPARATE, "world": AIM})], ids=["ends early", "turns"]
+    ("kind", "changes"),
+    [
+        pytest.param("ff", {"world": STUMBLE}, marks=pytest.mark.slow, id="ends early"),
+        pytest.param("lstm", {**SEPARATE, "world": AIM}, id="turns"),
+    ],
 )
 def test_a_run_goes_on_in_an_ensemble_and_out_of_it(
     kind: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -236,7 +240,10 @@ def test_robots_that_fall_are_trained_together(tmp_path: Path, monkeypatch: pyte
         np.testing.assert_allclose(rows["value"], wanted["value"], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("changes", [{"world": STUMBLE}, {**SEPARATE, "world": AIM, "actors": 2}])
+@pytest.mark.parametrize(
+    "changes",
+    [pytest.param({"world": STUMBLE}, marks=pytest.mark.slow), {**SEPARATE, "world": AIM, "actors": 2}],
+)
 def test_whole_runs_on_a_gpu_have_the_rows_and_policies_of_a_cpu(changes: dict[str, Any], tmp_path: Path) -> None:
     settings = [settings_of(seed, "lstm", td3, **RELEASED, **changes) for seed in SEEDS]
 
