@@ -46,12 +46,7 @@ class TokenGoals(nn.Module):
     """Learning on a CPU, sequences that stand several times in a batch are read once. How many there are, a CUDA graph cannot ask.
 
     Read in float32 (see `RecurrentSequence.run`), token by token: `torch.compile` takes no recurrent layers.
-
-    Attributes:
-        once: False: equal sequences are read several times on a CPU, too.
     """
-
-    once = True
 
     def __init__(self, width: int, draws: torch.Generator) -> None:
         super().__init__()
@@ -62,10 +57,13 @@ class TokenGoals(nn.Module):
 
     def forward(self, goals_KG: Tensor) -> Tensor:
         tokens = (goals_KG.flatten(-2).round().long() + SHIFT).clamp(0, TOKENS - 1)
-        if not self.training or not self.once or tokens.is_cuda:
+        if not self._reads_once(tokens):
             return self._read(tokens.flatten(0, -2)).view(*tokens.shape[:-1], -1)
         different, which = tokens.flatten(0, -2).unique(dim=0, return_inverse=True)
         return self._read(different)[which].view(*tokens.shape[:-1], -1)
+
+    def _reads_once(self, tokens: Tensor) -> bool:
+        return self.training and not tokens.is_cuda
 
     def _read(self, tokens_NK: Tensor) -> Tensor:
         cells = self.cells

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from recollect.common.transfer import sent
-from recollect.helm.asking import Asking, answered
+from recollect.helm.asking import Asking, Question, answered
 
 KEY_BYTES = 16  # bytes of a hash
 
@@ -41,15 +41,10 @@ class VectorCache:
 
     def find(self, keys: list[bytes], make: Callable[[list[int]], Tensor]) -> Tensor:
         """Vectors [N, W] of N > 0 keys; `make` gives those of rows (increasing, each key once) not remembered."""
-        finding = self.finding(keys)
-        try:
-            finding.send(make(next(finding)))
-        except StopIteration as end:
-            found: Tensor = end.value
-        return found
+        return answered(self.finding(keys), make)
 
-    def finding(self, keys: list[bytes]) -> Generator[list[int], Tensor, Tensor]:
-        """The same step by step: yields those rows, if there are any, is sent their vectors, and returns the vectors of all."""
+    def finding(self, keys: list[bytes]) -> Asking:
+        """The same by whoever answers in the place of `make`; it asks for rows, a list, where some are not remembered."""
         new: dict[bytes, int] = {}  # the first row of each key that is not remembered
         old, fresh = [], []
         for i, key in enumerate(keys):
@@ -140,14 +135,12 @@ class FrameCache(VectorCache):
 
     def reading(self, frames: np.ndarray) -> Asking:
         """The same by whoever answers in the place of `function`, as of several caches at once."""
-        finding = self.finding(keys_of(frames))
-        try:
-            new = np.ascontiguousarray(frames[next(finding)])
+        vectors = Question(self.finding(keys_of(frames)))
+        if vectors.asked is not None:
+            new = np.ascontiguousarray(frames[vectors.asked])
             made = yield new if self.prepare is None else self.prepare(new)
-            finding.send(made if self.finish is None else self.finish(made))
-        except StopIteration as end:
-            found: Tensor = end.value
-        return found
+            vectors.told(made if self.finish is None else self.finish(made))
+        return vectors.result
 
 
 def keys_of(arrays_N: np.ndarray) -> list[bytes]:

@@ -153,7 +153,7 @@ class Together(RunsTogether[OnPolicyTrainer]):
         numbers = {place: number for number, place in enumerate(members)}
         inputs = {numbers[place]: given for place, given in self._inputs().items()}
         vectors = shared.step(inputs) if inputs else {}
-        for number, place in enumerate(members):
+        for place, number in numbers.items():
             if number in vectors:
                 self.attempt(place, partial(_see, self.trainers[place], vectors[number]))
 

@@ -92,10 +92,8 @@ class Machine(Frozen):
             return 0.0
         world = environment_mapping(job.scale, job.env)["world"]
         each = self.environments.get(job.env, self.worlds.get(world, self.world))
-        beside = (
-            min(seeds, self.processes) if world in world_steps.PLAYED_BY_OTHERS and self.as_one(job, seeds) > 1 else 1
-        )
-        return work.env_steps * each / beside
+        together = self.as_one(job, seeds) if world in world_steps.PLAYED_BY_OTHERS else 1
+        return work.env_steps * each / min(together, self.processes)
 
     def _once(self, job: Job, work: Work, seeds: int) -> float:
         """Seconds of passes; of those that are CUDA graphs, of their kernels.

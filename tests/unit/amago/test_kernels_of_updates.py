@@ -25,7 +25,7 @@ from benchmarks.amago import hyperparameters, shape_of, windows
 def test_those_of_continuous_actions_and_of_goal_sequences_are_too(
     kind: str, module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TokenGoals, "once", False)
+    monkeypatch.setattr(TokenGoals, "_reads_once", lambda self, tokens: False)
     content = hyperparameters(16, 3).model_dump(exclude_unset=True)
     content["inputs"] |= {"goals": "token"}
     agent = module.Agent(module.Hyperparameters.model_validate(content), SHAPES[kind], seed=0, device="cpu")
