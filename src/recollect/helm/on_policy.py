@@ -156,7 +156,6 @@ class OnPolicyTrainer:
         self.rollouts, self.episodes, self.logged_at, self.minibatches = 0, 0, 0, 0
         self.scale, self.advantage_scale = RewardScale(E, hp.clip_reward), RunningVariance()
         self.running = np.zeros((3, E))  # return, length and success of the episodes that are being played
-        self.action_E = np.zeros(E, np.int64)
         self.recent = np.zeros((0, 3))  # of the last hundred that ended
         self.sums: dict[str, Tensor] = {}
         self.best_return: float = -np.inf
@@ -203,17 +202,17 @@ class OnPolicyTrainer:
 
     def step(self, log_EA: np.ndarray, value_E: np.ndarray) -> None:
         """Act once in every game, by what the agent says of them; it has not seen yet what comes of it, `observation`."""
-        self.begin_step(log_EA, value_E)
-        self.end_step()
+        self.end_step(self.begin_step(log_EA, value_E))
 
-    def begin_step(self, log_EA: np.ndarray, value_E: np.ndarray) -> None:
-        """The first half of a step: choose actions. Where another process plays the games, it begins."""
-        self.action_E = self.rollout.judged(log_EA, value_E)
-        self.world.send(self.action_E)
+    def begin_step(self, log_EA: np.ndarray, value_E: np.ndarray) -> np.ndarray:
+        """The first half of a step: the actions that `end_step` plays. Where another process plays the games, it begins."""
+        action_E = self.rollout.judged(log_EA, value_E)
+        self.world.send(action_E)
+        return action_E
 
-    def end_step(self) -> None:
+    def end_step(self, action_E: np.ndarray) -> None:
         hp, agent = self.hp, self.agent
-        self.observation, reward_E, terminated_E, truncated_E, info = self.world.step(self.action_E)
+        self.observation, reward_E, terminated_E, truncated_E, info = self.world.step(action_E)
         faults.check_step(self.world, self.observation, reward_E)
         done_E = terminated_E | truncated_E
         self._count(reward_E, done_E, info)

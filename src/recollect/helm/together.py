@@ -143,10 +143,13 @@ class Together(RunsTogether[OnPolicyTrainer]):
         if not said:
             return
         on_host = torch.stack(list(said.values())).cpu().numpy()  # one wait for all
-        for place, both_BA in zip(said, on_host, strict=True):
-            self.attempt(place, partial(self.trainers[place].begin_step, *apart(both_BA)))
-        for place, trainer in list(self.trainers.items()):  # games that other processes play go on side by side
-            self.attempt(place, trainer.end_step)
+        chosen = {
+            place: self.attempt(place, partial(self.trainers[place].begin_step, *apart(both_BA)))
+            for place, both_BA in zip(said, on_host, strict=True)
+        }
+        for place, action_E in chosen.items():  # games that other processes play go on side by side
+            if action_E is not None:
+                self.attempt(place, partial(self.trainers[place].end_step, action_E))
         if shared is None:
             self.each(self._see, self.trainers)
             return

@@ -125,10 +125,10 @@ def stop_behind(monkeypatch: pytest.MonkeyPatch, seed: int, rollouts: int, error
     """Let the run of a seed break in the middle of its next rollout after so many."""
     begin_step = OnPolicyTrainer.begin_step
 
-    def stepped(trainer: OnPolicyTrainer, *said: Any) -> None:
+    def stepped(trainer: OnPolicyTrainer, *said: Any) -> np.ndarray:
         if trainer.seed == seed and trainer.rollouts == rollouts and trainer.rollout.t == 2:
             raise error("here")
-        begin_step(trainer, *said)
+        return begin_step(trainer, *said)
 
     monkeypatch.setattr(OnPolicyTrainer, "begin_step", stepped)
 
