@@ -105,14 +105,15 @@ class Captured(Generic[Given]):
 
     Args:
         without: what the warning says of going on without a graph, such as "updates are made without CUDA graphs".
+        pool: memory that it shares with other graphs, see `captured`.
 
     Attributes:
         graph: None: there is none yet, or it could not be captured.
         failed: whether it could not.
     """
 
-    def __init__(self, function: Callable[[], Given], without: str) -> None:
-        self.function, self.without = function, without
+    def __init__(self, function: Callable[[], Given], without: str, pool: Any = None) -> None:
+        self.function, self.without, self.pool = function, without, pool
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
         self.failed = False
@@ -133,7 +134,7 @@ class Captured(Generic[Given]):
     def _capture(self) -> None:
         """Where it fails, each call launches its kernels one by one, as before."""
         try:
-            self.graph, self._given = captured(self.function)
+            self.graph, self._given = captured(self.function, self.pool)
         except RuntimeError as error:
             self.failed = True
             log.warning("%s, which is slower: %s", self.without, error)

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from recollect.common.masked_mean import ALL, Kept
+
 Number = TypeVar("Number", float, Tensor)
 """A number of the host, or a scalar on the device, which a CUDA graph reads anew in each replay."""
 
@@ -44,31 +46,29 @@ def ppo_loss(
     entropy: Number,
     old_value_M: Tensor | None = None,
     clip_value: float | None = None,
+    kept: Kept = ALL,
 ) -> PPOLoss:
     """``-surrogate + entropy * negative entropy + value_coefficient * value loss`` of a minibatch.
 
     Args:
         log_MA: log-probabilities of all actions, by the policy now; `value_M`: values, by the critic now.
         action_M: what was taken; `old_log_M`, its log-probability then.
-        advantage_M: as the policy's loss takes it, see `standardised`.
+        advantage_M: as the policy's loss takes it, see `Kept.standardised`.
         return_M: what values are to be.
         clip: how far a ratio of probabilities may move from 1; `entropy`: the weight of the entropy bonus.
         old_value_M, clip_value: values then, and how far a value may move from them (None: anywhere, as in the paper).
+        kept: which of the moments count.
     """
     log_M = log_MA.gather(1, action_M[:, None])[:, 0]
     ratio_M = torch.exp(log_M - old_log_M)
     clipped_M = ratio_M.clamp(1 - clip, 1 + clip)
-    surrogate = torch.min(advantage_M * ratio_M, advantage_M * clipped_M).mean()
-    negative_entropy = (log_MA.exp() * log_MA).sum(1).mean()
+    surrogate = kept.mean(torch.min(advantage_M * ratio_M, advantage_M * clipped_M))
+    negative_entropy = kept.mean((log_MA.exp() * log_MA).sum(1))
 
     near_M = value_M
     if old_value_M is not None and clip_value is not None:
         near_M = old_value_M + (value_M - old_value_M).clamp(-clip_value, clip_value)
-    value_loss = F.mse_loss(near_M, return_M)
+    value_loss = kept.mean(F.mse_loss(near_M, return_M, reduction="none"))
 
     loss = -surrogate + entropy * negative_entropy + value_coefficient * value_loss
     return PPOLoss(loss, surrogate, value_loss, negative_entropy, log_M, ratio_M)
-
-
-def standardised(advantage_M: Tensor) -> Tensor:
-    return (advantage_M - advantage_M.mean()) / (advantage_M.std() + 1e-8)

@@ -30,11 +30,13 @@ from recollect.artifacts.run import Run
 from recollect.artifacts.scores import LEARNING, scores_frame
 from recollect.common.distinct_images import DistinctImages
 from recollect.common.learning_curve import world_of
+from recollect.common.masked_mean import ALL, Kept
 from recollect.common.optimiser import Adam
-from recollect.common.ppo_loss import Number, ppo_loss, standardised
+from recollect.common.ppo_loss import Number
 from recollect.common.precision import tf32
 from recollect.common.reward_scale import RewardScale, RunningVariance
 from recollect.environments import faults
+from recollect.helm.on_policy_loss import loss_of
 from recollect.helm.rollout import Rollout
 from recollect.helm.sampled_policy import Agent
 from recollect.helm.schedule import Schedule
@@ -96,48 +98,6 @@ class OnPolicyHyperparameters(Frozen):
         if self.actors * self.rollout % self.batches or self.actors * self.rollout < 2 * self.batches:
             raise ValueError(f"{self.actors} x {self.rollout} steps make no {self.batches} minibatches of two or more")
         return self
-
-
-def loss_of(
-    log_MA: Tensor,
-    value_M: Tensor,
-    batch: Mapping[str, Tensor],
-    hp: OnPolicyHyperparameters,
-    *,
-    clip: Number,
-    entropy: Number,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """PPO's loss of a minibatch of M moments, and metrics (without gradient).
-
-    `batch` has ``action``, ``log`` (of that action when it was taken), ``value`` (then), ``advantage`` (as the policy's loss
-    takes it) and ``return``, [M] each; `log_MA` and `value_M` are of the network as it is.
-    """
-    terms = ppo_loss(
-        log_MA,
-        value_M,
-        batch["action"],
-        batch["log"],
-        batch["advantage"],
-        batch["return"],
-        clip=clip,
-        value_coefficient=hp.value_coefficient,
-        entropy=entropy,
-        old_value_M=batch["value"],
-        clip_value=hp.clip_value,
-    )
-    with torch.no_grad():
-        unexplained = (batch["return"] - value_M).var(correction=0)
-        spread = batch["return"].var(correction=0).clamp(min=1e-12)
-        metrics = {
-            "loss": terms.loss.detach(),
-            "policy_gradient_loss": -terms.surrogate.detach(),
-            "value_loss": terms.value_loss.detach(),
-            "entropy_loss": terms.negative_entropy.detach(),
-            "approx_kl": (batch["log"] - terms.log_M).mean(),
-            "clip_fraction": ((terms.ratio_M - 1).abs() > clip).float().mean(),
-            "explained_variance": 1 - unexplained / spread,
-        }
-    return terms.loss, metrics
 
 
 class OnPolicyTrainer:
@@ -267,8 +227,9 @@ class OnPolicyTrainer:
         clip = max(hp.clip * (1 - progress), 0.0) if hp.clip_schedule == "linear" else hp.clip
         passes = (generator("ppo minibatches", self.seed, self.rollouts, epoch) for epoch in range(hp.epochs))
         if self.graph is not None:
-            self._add(self.graph.learn(moments, passes, clip=clip, entropy=entropy))
-            self.minibatches += hp.epochs * hp.batches
+            learned = self.graph.learn(moments, done_TE, passes, clip=clip, entropy=entropy)
+            self._add(learned.sums)
+            self.minibatches += learned.minibatches
             return
         constants = {"learning_rate": self.optimiser.lr, "ent_coef": entropy, "clip_range": clip}
         divergences: list[Tensor] = []
@@ -293,25 +254,35 @@ class OnPolicyTrainer:
         moments: Mapping[str, Tensor],
         clip: Number,
         entropy: Number,
+        kept: Kept = ALL,
     ) -> dict[str, Tensor]:
-        """One step on the chosen moments, of which the network says this; its metrics."""
+        """One step on those of the chosen moments that are kept, of which the network says this; its metrics."""
+        hp = self.hp
         batch = {name: moments[name][chosen_M] for name in ("action", "log", "value", "advantage", "return")}
         raw_M = batch["advantage"]
-        batch["advantage"] = self._scaled_advantages(raw_M)
-        loss, metrics = loss_of(log_MA, value_M, batch, self.hp, clip=clip, entropy=entropy)
+        batch["advantage"] = self._scaled_advantages(raw_M, kept)
+        loss, metrics = loss_of(
+            log_MA,
+            value_M,
+            batch,
+            clip=clip,
+            entropy=entropy,
+            value_coefficient=hp.value_coefficient,
+            clip_value=hp.clip_value,
+            kept=kept,
+        )
         self.optimiser.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.optimiser.parameters, self.hp.gradient_norm)
+        torch.nn.utils.clip_grad_norm_(self.optimiser.parameters, hp.gradient_norm)
         self.optimiser.step()
-        metrics["adv_mean"] = raw_M.mean()
-        metrics["adv_std"] = raw_M.std() if len(raw_M) > 1 else raw_M.new_zeros(())
+        metrics["adv_mean"], metrics["adv_std"] = kept.mean(raw_M), kept.deviation(raw_M)
         return metrics
 
     def _graph(self) -> UpdateGraph | None:
         """What makes the updates on a GPU, unless they ask it for a number."""
         hp, agent = self.hp, self.agent
         asks = hp.advantages == "running" or hp.target_kl is not None
-        if agent.device.type != "cuda" or asks or not agent.graphable:
+        if agent.device.type != "cuda" or asks:
             return None
         return UpdateGraph(agent, self.optimiser, self._update, hp.batches)
 
@@ -319,11 +290,11 @@ class OnPolicyTrainer:
         for name, value in metrics.items():
             self.sums[name] = self.sums[name] + value.double() if name in self.sums else value.double()
 
-    def _scaled_advantages(self, advantage_M: Tensor) -> Tensor:
+    def _scaled_advantages(self, advantage_M: Tensor, kept: Kept = ALL) -> Tensor:
+        if self.hp.advantages == "minibatch":
+            return kept.standardised(advantage_M)
         if len(advantage_M) < 2:
             return advantage_M
-        if self.hp.advantages == "minibatch":
-            return standardised(advantage_M)
         self.advantage_scale.take_in(advantage_M.cpu().numpy())
         return advantage_M / (self.advantage_scale.variance + 1e-8) ** 0.5
 

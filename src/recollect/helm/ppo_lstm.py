@@ -4,13 +4,13 @@
   pass may be fewer), each begun from the state that was stored when it was played. Gradients flow through a whole piece and
   end at its ends. Advantages are standardised, and losses averaged, over the steps that are there, not over padding.
 - So the number of minibatches of a pass varies with the number of episodes.
-- Pieces are padded to the longest of their minibatch; upstream pads to the longest of the rollout, with the same result.
+- Pieces are padded to the longest of their minibatch; upstream pads to the longest of the rollout, with the same result. On a
+  GPU they are padded to one of four lengths, and to as many pieces, so that updates are CUDA graphs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,15 +20,15 @@ from torch import Tensor
 
 from recollect.common.contract import Inputs, facts_of
 from recollect.common.distinct_images import DistinctImages, RolloutFeatures
-from recollect.helm.judging_graph import JudgingGraph
 from recollect.helm.method import PolicyArrays, make_network, method_of
 from recollect.helm.on_policy import OnPolicyHyperparameters
-from recollect.helm.sampled_policy import Agent, apart, beside
+from recollect.helm.sampled_policy import Agent, Minibatch, apart, beside
 from recollect.helm.small_impala import ActorCritic
 from recollect.settings.schema import Settings
 
 ACTIONS = "discrete"
 OBSERVATIONS = "images"
+PARTS = (8, 4, 2, 1)  # of a rollout: lengths that pieces are padded to where updates are CUDA graphs
 
 
 class Hyperparameters(OnPolicyHyperparameters):
@@ -43,12 +43,9 @@ class Hyperparameters(OnPolicyHyperparameters):
 class RecurrentAgent(Agent):
     """Remembers by the LSTM of its network. The state is that in front of the image that is seen."""
 
-    graphable = False  # pieces of episodes are of as many lengths as there are
-
     def __init__(self, network: ActorCritic, sequences: int, device: torch.device | str) -> None:
         super().__init__(network, None, device)
         self.sequences = sequences
-        self._judge = JudgingGraph(partial(_judgement, network, self.features))
 
     def start(self, batch: int) -> None:
         self._hidden_BU, self._cell_BU = torch.zeros(2, batch, self.network.units, device=self.device).unbind()
@@ -79,6 +76,12 @@ class RecurrentAgent(Agent):
         units = self.network.units
         return whole[:, : -2 * units], whole[:, -2 * units : -units], whole[:, -units:]
 
+    @staticmethod
+    def _judgement(network: ActorCritic, features: RolloutFeatures, images: Tensor, *remembered: Tensor) -> Tensor:
+        """What the network says of images, and behind it output and cell, [B, A + 1 + 2 U], from those before."""
+        outputs_1BU, hidden_BU, cell_BU = network.unroll(features(images)[None], *remembered)
+        return torch.cat([beside(*network.heads(outputs_1BU[0])), hidden_BU, cell_BU], 1)
+
     def epoch(
         self,
         images: DistinctImages,
@@ -88,20 +91,40 @@ class RecurrentAgent(Agent):
         draws: np.random.Generator,
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """See `Agent.epoch`: minibatches of whole pieces, of which padding is left out."""
-        first_S, length_S = pieces(done_TE)
-        games, order_S = done_TE.shape[1], draws.permutation(len(first_S))
-        for chosen_M in np.split(order_S, range(self.sequences, len(order_S), self.sequences)):
-            first_M, length_M = first_S[chosen_M], length_S[chosen_M]
-            step_L1 = np.arange(length_M.max())[:, None]
-            there_LM = step_L1 < length_M
-            moment_LM = self.put(first_M + games * np.minimum(step_L1, length_M - 1))
-            starts_M = self.put(first_M)
-            features_LMW = images.features(self.network.encoder, moment_LM)
-            outputs_LMU, _, _ = self.network.unroll(
-                features_LMW, moments["hidden"][starts_M], moments["cell"][starts_M]
-            )
-            kept_K = self.put(np.flatnonzero(there_LM))
-            yield moment_LM.flatten()[kept_K], *self.network.heads(outputs_LMU.flatten(0, 1)[kept_K])
+        for first_S, length_S in self._chosen(done_TE, draws):
+            on_host_LS, there_LS = steps_of(first_S, length_S, done_TE.shape[1], length_S.max())
+            moment_LS, kept_K = self.put(on_host_LS), self.put(np.flatnonzero(there_LS))
+            outputs_MU = self._outputs(images, moments, moment_LS)
+            yield moment_LS.flatten()[kept_K], *self.network.heads(outputs_MU[kept_K])
+
+    def order(self, done_TE: np.ndarray, batches: int, draws: np.random.Generator) -> Iterator[Minibatch]:
+        """See `Agent.order`: the same minibatches, of `sequences` pieces each, padded to a part of a rollout."""
+        steps, games = done_TE.shape
+        for first_S, length_S in self._chosen(done_TE, draws):
+            absent = (0, self.sequences - len(first_S))
+            longest = min(-(-steps // part) for part in PARTS if -(-steps // part) >= length_S.max())
+            moment_LS, there_LS = steps_of(np.pad(first_S, absent), np.pad(length_S, absent), games, longest)
+            yield Minibatch(self.put(moment_LS), self.put(there_LS))
+
+    def judged(
+        self, images: DistinctImages, moments: Mapping[str, Tensor], minibatch: Minibatch
+    ) -> tuple[Tensor, Tensor]:
+        """See `Agent.judged`; moments that only fill up are judged, too."""
+        return self.network.heads(self._outputs(images, moments, minibatch.moment))
+
+    def _chosen(self, done_TE: np.ndarray, draws: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The minibatches of a pass: the first moments [S] of their pieces, and their lengths."""
+        first_P, length_P = pieces(done_TE)
+        order_P = draws.permutation(len(first_P))
+        for chosen_S in np.split(order_P, range(self.sequences, len(order_P), self.sequences)):
+            yield first_P[chosen_S], length_P[chosen_S]
+
+    def _outputs(self, images: DistinctImages, moments: Mapping[str, Tensor], moment_LS: Tensor) -> Tensor:
+        """What the heads read of pieces: [L * S, U]."""
+        features_LSW = images.features(self.network.encoder, moment_LS)
+        hidden_SU, cell_SU = (moments[name][moment_LS[0]] for name in ("hidden", "cell"))
+        outputs_LSU, _, _ = self.network.unroll(features_LSW, hidden_SU, cell_SU)
+        return outputs_LSU.flatten(0, 1)
 
     def arrays(self) -> dict[str, Any]:
         return super().arrays() | self.state_arrays()
@@ -117,14 +140,6 @@ class RecurrentAgent(Agent):
         self.load_state(arrays)
 
 
-def _judgement(
-    network: ActorCritic, features: RolloutFeatures, images: Tensor, hidden_BU: Tensor, cell_BU: Tensor
-) -> Tensor:
-    """What the network says of images, and behind it output and cell, [B, A + 1 + 2 U]."""
-    outputs_1BU, hidden_BU, cell_BU = network.unroll(features(images)[None], hidden_BU, cell_BU)
-    return torch.cat([beside(*network.heads(outputs_1BU[0])), hidden_BU, cell_BU], 1)
-
-
 def pieces(done_TE: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The pieces of a rollout that lie between beginnings of episodes, game after game.
 
@@ -137,6 +152,13 @@ def pieces(done_TE: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     place_S = np.flatnonzero(begins_ET)  # e * T + t
     length_S = np.diff(place_S, append=done_TE.size)
     return place_S % steps * games + place_S // steps, length_S
+
+
+def steps_of(first_S: np.ndarray, length_S: np.ndarray, games: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
+    """The moments of pieces side by side [L, S], and which of them are there: behind its end the last moment fills a piece up."""
+    step_L1 = np.arange(longest)[:, None]
+    last_S = np.maximum(length_S, 1) - 1
+    return first_S + games * np.minimum(step_L1, last_S), step_L1 < length_S
 
 
 def make_agent(settings: Settings, inputs: Inputs, arrays: PolicyArrays) -> RecurrentAgent:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from recollect.common.transfer import sent
 from recollect.common.weights import arrays_of, load_policy_arrays
 from recollect.environments import counter_rng
 from recollect.helm.asking import Answer, Asking
-from recollect.helm.judging_graph import JudgingGraph
+from recollect.helm.graphs_by_shape import GraphsByShape
 from recollect.helm.small_impala import ActorCritic
 
 
@@ -89,19 +89,24 @@ class History(Protocol):
     def words(self, tokens: Sequence[int]) -> list[str]: ...
 
 
+class Minibatch(NamedTuple):
+    """What one step of the optimiser is about: moments of a rollout, of which moment n is step n // E of game n % E."""
+
+    moment: Tensor
+    """int64, of any shape."""
+    there: Tensor | None = None
+    """bool, of the same shape: False where a moment only fills the shape up. None: all count."""
+
+
 class Agent:
-    """Acts on images and a history vector, or (`history` None) on images alone. The network is trained.
-
-    Attributes:
-        graphable: whether all minibatches of a run are of one shape, so that one CUDA graph makes its updates.
-    """
-
-    graphable: ClassVar[bool] = True
+    """Acts on images and a history vector, or (`history` None) on images alone. The network is trained."""
 
     def __init__(self, network: ActorCritic, history: History | None, device: torch.device | str) -> None:
         self.network, self.history, self.device = network.to(device), history, torch.device(device)
         self.features = RolloutFeatures(network.encoder)
-        self._judge = JudgingGraph(partial(_judgement, network, self.features))
+        self._judge = GraphsByShape(
+            partial(self._judgement, network, self.features), "acting goes on without CUDA graphs"
+        )
         self._images = torch.zeros(0, dtype=torch.uint8)
         self._history_BH: Tensor | None = None
 
@@ -150,6 +155,11 @@ class Agent:
     def _says(self, images: Tensor, history_BH: Tensor | None) -> Tensor:
         return self._judge(images) if history_BH is None else self._judge(images, history_BH)
 
+    @staticmethod
+    def _judgement(network: ActorCritic, features: RolloutFeatures, images: Tensor, *remembered: Tensor) -> Tensor:
+        """What the network says of images [B, A + 1]. `remembered`: the history vectors, where there are any."""
+        return beside(*network.judge(features(images), *remembered))
+
     # ---- learning
 
     def epoch(
@@ -170,18 +180,21 @@ class Agent:
 
         Yields which moments [M], their log-probabilities [M, A] and values [M].
         """
-        for chosen_M in self.order(done_TE.size, batches, draws):
-            yield chosen_M, *self.judged(images, moments, chosen_M)
+        for minibatch in self.order(done_TE, batches, draws):
+            yield minibatch.moment, *self.judged(images, moments, minibatch)
 
-    def order(self, moments: int, batches: int, draws: np.random.Generator) -> tuple[Tensor, ...]:
-        """The minibatches of a pass: which moments [M] each has, int64 on the device."""
-        return self.put(draws.permutation(moments)).tensor_split(batches)
+    def order(self, done_TE: np.ndarray, batches: int, draws: np.random.Generator) -> Iterator[Minibatch]:
+        """The minibatches of a pass on the device, of few shapes, so that CUDA graphs can make their updates."""
+        for chosen_M in self.put(draws.permutation(done_TE.size)).tensor_split(batches):
+            yield Minibatch(chosen_M)
 
-    def judged(self, images: DistinctImages, moments: Mapping[str, Tensor], chosen_M: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities [M, A] and values [M] of some moments, with the weights as they are; see `epoch`."""
+    def judged(
+        self, images: DistinctImages, moments: Mapping[str, Tensor], minibatch: Minibatch
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probabilities [M, A] and values [M] of a minibatch's moments, with the weights as they are; see `epoch`."""
         history_NH = moments.get("history")
-        features_MW = images.features(self.network.encoder, chosen_M)
-        return self.network.judge(features_MW, None if history_NH is None else history_NH[chosen_M])
+        features_MW = images.features(self.network.encoder, minibatch.moment)
+        return self.network.judge(features_MW, None if history_NH is None else history_NH[minibatch.moment])
 
     # ---- bytes
 
@@ -218,12 +231,6 @@ class Agent:
         if self.history is not None:
             found |= joined(history=self.history.learned())
         return {name: np.array(value) for name, value in found.items()}
-
-
-def _judgement(
-    network: ActorCritic, features: RolloutFeatures, images: Tensor, history_BH: Tensor | None = None
-) -> Tensor:
-    return beside(*network.judge(features(images), history_BH))
 
 
 def beside(log_BA: Tensor, value_B: Tensor) -> Tensor:

@@ -32,8 +32,9 @@ from recollect.artifacts.finite import check_arrays
 from recollect.common.advantages import advantages
 from recollect.common.draws import categorical_from_uniform
 from recollect.common.image_encoders.registry import encoder_class
+from recollect.common.masked_mean import ALL
 from recollect.common.optimiser import Adam
-from recollect.common.ppo_loss import ppo_loss, standardised
+from recollect.common.ppo_loss import ppo_loss
 from recollect.common.reward_scale import RewardScale
 from recollect.environments import faults, registry
 from recollect.environments.base import Task, World
@@ -301,7 +302,7 @@ class ImagePPO:
             value_B,
             action_B,
             old_B,
-            standardised(advantage_B),
+            ALL.standardised(advantage_B),
             return_B,
             clip=settings.clip,
             value_coefficient=settings.value_coefficient,

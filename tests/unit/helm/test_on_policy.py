@@ -18,11 +18,13 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs
 from recollect.common.distinct_images import DistinctImages
 from recollect.common.draws import categorical_from_uniform
+from recollect.common.masked_mean import ALL, Kept
 from recollect.common.optimiser import Adam
 from recollect.common.reward_scale import RewardScale, RunningVariance
 from recollect.evaluation.episodic import evaluate
 from recollect.helm import ppo_cnn, ppo_lstm
-from recollect.helm.on_policy import OnPolicyTrainer, loss_of
+from recollect.helm.on_policy import OnPolicyTrainer
+from recollect.helm.on_policy_loss import loss_of
 from recollect.helm.schedule import Schedule
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings, MethodSettings, Settings
@@ -203,7 +205,6 @@ def test_a_time_limit_is_an_end_unless_it_is_bootstrapped(
 
 @pytest.mark.parametrize("clip_value", [None, 0.05])
 def test_the_loss_is_a_plain_loop_over_the_formula(clip_value: float | None) -> None:
-    hp = settings_of(clip_value=clip_value, value_coefficient=0.7).method.hyperparameters
     draws = np.random.default_rng(3)
     M, A = 40, 3
     logits, value = draws.normal(size=(M, A)), draws.normal(size=M)
@@ -229,7 +230,8 @@ def test_the_loss_is_a_plain_loop_over_the_formula(clip_value: float | None) -> 
         cut += (abs(ratio - 1) > 0.1) / M
     tensors = {name: torch.as_tensor(v) for name, v in batch.items()}
     log = torch.as_tensor(logits).log_softmax(1)
-    loss, metrics = loss_of(log, torch.as_tensor(value), tensors, hp, clip=0.1, entropy=0.3)
+    weights: dict[str, Any] = {"clip": 0.1, "entropy": 0.3, "value_coefficient": 0.7, "clip_value": clip_value}
+    loss, metrics = loss_of(log, torch.as_tensor(value), tensors, **weights)
     assert float(loss) == pytest.approx(policy - 0.3 * entropy + 0.7 * critic)
     expected = {"policy_gradient_loss": policy, "value_loss": critic, "entropy_loss": -entropy, "approx_kl": kl}
     expected |= {
@@ -288,7 +290,7 @@ def test_a_step_is_adamw_on_the_clipped_gradient_of_the_loss() -> None:
     log, value = other.agent.network(moments["image"])
     raw = moments["advantage"]
     batch = {**moments, "advantage": (raw - raw.mean()) / (raw.std() + 1e-8)}
-    loss_of(log, value, batch, trainer.hp, clip=0.2, entropy=0.05)[0].backward()
+    loss_of(log, value, batch, clip=0.2, entropy=0.05, value_coefficient=0.5)[0].backward()
     parameters = list(other.agent.network.parameters())
     norm = torch.nn.utils.clip_grad_norm_(parameters, 0.05)
     assert norm > 0.1
@@ -329,6 +331,62 @@ def test_the_lstms_minibatches_are_the_steps_as_they_were_played() -> None:
             np.testing.assert_allclose(value, moments["value"][rows], atol=1e-6)
     assert sorted(seen) == list(range(40))
     assert len(sizes) == -(-len(ppo_lstm.pieces(done_TE)[0]) // 3) and len(set(sizes)) > 1
+
+
+@pytest.mark.parametrize("actors", [5, 1])
+def test_minibatches_that_are_filled_up_are_those_without_filling(actors: int) -> None:
+    """Which moments count, in their order, and what the network says of them; all minibatches have few shapes."""
+    trainer = trainer_of("ppo_lstm", rollout=11, actors=actors, batches=1)
+    trainer._play()
+    moments, done_TE = trainer._play()
+    agent, images = trainer.agent, DistinctImages(moments["image"])
+    shapes = set()
+    with torch.no_grad():
+        expected = list(agent.epoch(images, moments, done_TE, 1, np.random.default_rng(0)))
+        filled = list(agent.order(done_TE, 1, np.random.default_rng(0)))
+        for minibatch, (rows, *said) in zip(filled, expected, strict=True):
+            there = minibatch.there.flatten()
+            assert minibatch.moment.flatten()[there].tolist() == rows.tolist()
+            for found, one in zip(agent.judged(images, moments, minibatch), said, strict=True):
+                np.testing.assert_allclose(found[there], one, atol=1e-6)
+            shapes.add(tuple(minibatch.moment.shape))
+    assert shapes <= {(length, trainer.hp.sequences) for length in (2, 3, 6, 11)}
+    assert any(int(minibatch.there.any(0).sum()) < trainer.hp.sequences for minibatch in filled)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_statistics_over_kept_moments_are_those_of_these_alone(count: int) -> None:
+    x, there = torch.randn(9, generator=torch.Generator().manual_seed(0)) * 3 + 1, torch.zeros(9, dtype=torch.bool)
+    there[torch.randperm(9, generator=torch.Generator().manual_seed(1))[:count]] = True
+    kept, alone = Kept(there), x[there]
+    filled = torch.where(there, x, torch.tensor(1e6))  # what fills up does not count
+    for name in ("mean", "variance", "deviation"):
+        torch.testing.assert_close(getattr(kept, name)(filled), getattr(ALL, name)(alone))
+    torch.testing.assert_close(kept.standardised(filled)[there], ALL.standardised(alone))
+    assert float(ALL.variance(alone)) == pytest.approx(np.var(alone.numpy()), abs=1e-6)
+
+
+def test_a_loss_and_its_gradient_are_those_of_the_kept_moments_alone() -> None:
+    draws = np.random.default_rng(5)
+    there = torch.as_tensor(draws.random(30) < 0.6)
+    batch = {name: torch.as_tensor(draws.normal(size=30)) for name in ("log", "value", "advantage", "return")}
+    batch["action"] = torch.as_tensor(draws.integers(3, size=30))
+    batch["log"] -= 2.0
+    weights: dict[str, Any] = {"clip": 0.1, "entropy": 0.3, "value_coefficient": 0.7, "clip_value": 0.5}
+    found = {}
+    for kept in (True, False):
+        logits, value = (torch.as_tensor(np.random.default_rng(6).normal(size=shape)) for shape in ((30, 3), 30))
+        rows = torch.arange(30) if kept else torch.as_tensor(np.flatnonzero(there))
+        logits.requires_grad_(), value.requires_grad_()
+        chosen = {name: column[rows] for name, column in batch.items()}
+        loss, metrics = loss_of(
+            logits[rows].log_softmax(1), value[rows], chosen, **weights, kept=Kept(there) if kept else ALL
+        )
+        loss.backward()
+        found[kept] = {**metrics, "of logits": logits.grad, "of values": value.grad}
+    for name, number in found[False].items():
+        torch.testing.assert_close(found[True][name], number, msg=name)
+    assert float(found[True]["clip_fraction"]) > 0.2 and not found[True]["of logits"][~there].any()
 
 
 def test_gradients_flow_through_a_whole_piece_and_not_across_its_ends() -> None:

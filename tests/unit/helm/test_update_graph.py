@@ -18,7 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from recollect.common import cuda_graphs
 from recollect.common.contract import Inputs
 from recollect.common.cuda_graphs import WARM_UP
-from recollect.helm import helm, judging_graph, ppo_cnn, ppo_lstm
+from recollect.helm import graphs_by_shape, helm, ppo_cnn, ppo_lstm
+from recollect.helm.graphs_by_shape import GraphsByShape
 from recollect.helm.on_policy import OnPolicyTrainer
 from recollect.helm.sampled_policy import Agent
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings, MethodSettings, Settings
@@ -94,6 +95,14 @@ def numbers(trainer: OnPolicyTrainer) -> Numbers:
     return {name: np.asarray(on_host(value)) for name, value in arrays.items() if name.startswith(kept)}
 
 
+def graphs_of(made: GraphsByShape[Any]) -> set[Any]:
+    return {step.graph for step in made.steps.values()} - {None}
+
+
+def failed(made: GraphsByShape[Any]) -> set[bool]:
+    return {step.failed for step in made.steps.values()}
+
+
 def on_host(value: Any) -> Any:
     return value.cpu().numpy() if isinstance(value, Tensor) else value
 
@@ -107,15 +116,32 @@ def assert_near(found: Numbers, expected: Numbers, within: float = 2e-5) -> None
 # ---- updates
 
 
-@pytest.mark.parametrize("method", ["ppo_cnn", "helm"])
-def test_updates_as_a_graph_are_those_without(method: str, gpu: PretendGpu, replays: list[Any]) -> None:
+@pytest.mark.parametrize("method", ["ppo_cnn", "ppo_lstm", "helm"])
+def test_updates_as_graphs_are_those_without(method: str, gpu: PretendGpu, replays: list[Any]) -> None:
     """Over three rollouts, between which the step size, the clipping and the weight of the entropy change."""
-    expected = rolled(trainer_of(method, graphs=False, **SCHEDULES), 3)
+    plain = trainer_of(method, graphs=False, **SCHEDULES)
+    expected = rolled(plain, 3)
     trainer = trainer_of(method, **SCHEDULES)
     assert_near(rolled(trainer, 3), expected)
-    updates = [graph for graph in replays if graph is trainer.graph.minibatch.graph]
-    assert len(updates) == 3 * 2 * 4 - WARM_UP and trainer.minibatches == 24
+    steps = trainer.graph.minibatch.steps.values()
+    graphs = {step.graph for step in steps} - {None}
+    assert trainer.minibatches == plain.minibatches == sum(step.calls for step in steps)
+    assert sum(graph in graphs for graph in replays) == sum(max(0, step.calls - WARM_UP) for step in steps) >= 20
     assert expected["sums/clip_fraction"] > 0
+
+
+def test_pieces_of_episodes_have_a_graph_for_each_of_few_lengths(gpu: PretendGpu) -> None:
+    """Also where a minibatch is a single moment, whose advantage is not standardised."""
+    chosen: dict[str, Any] = {"steps": 4 * 24 * 3, "rollout": 24, "sequences": 1, "learning_rate": 1e-4}
+    plain, trainer = trainer_of("ppo_lstm", graphs=False, **chosen), trainer_of("ppo_lstm", **chosen)
+    for done_TE in np.random.default_rng(1).random((3, 24, 4)) < 0.2:
+        moments, _ = plain._play()
+        for one in (plain, trainer):
+            one.rollouts += 1
+            one._learn(moments, done_TE)
+    assert_near(numbers(trainer), numbers(plain))
+    assert {shapes[0][0] for shapes in trainer.graph.minibatch.steps} == {3, 6, 12, 24}
+    assert len(graphs_of(trainer.graph.minibatch)) >= 3
 
 
 def test_updates_as_a_graph_are_those_of_a_cpu(replays: list[Any]) -> None:
@@ -125,17 +151,21 @@ def test_updates_as_a_graph_are_those_of_a_cpu(replays: list[Any]) -> None:
     assert replays
 
 
-def test_an_update_never_waits_and_a_replay_is_a_copy_and_a_launch(gpu: PretendGpu) -> None:
-    trainer = trainer_of()
-    rolled(trainer, 1)
+@pytest.mark.parametrize(("method", "sent", "copies"), [("ppo_cnn", 1, 1), ("ppo_lstm", 0, 4)])
+def test_an_update_never_waits_and_a_replay_is_copies_and_a_launch(
+    method: str, sent: int, copies: int, gpu: PretendGpu
+) -> None:
+    """`sent` for a pass, `copies` for each minibatch."""
+    trainer = trainer_of(method)
     moments, done_TE = trainer._play()
-    trainer.rollouts += 1
+    trainer._learn(moments, done_TE)
     del gpu.waits[:]
     with Launches() as launches:
         trainer._learn(moments, done_TE)
     assert not gpu.waits
     around = len(moments) + 3 + 4 * len(trainer.sums)  # rollouts, schedules, sums
-    assert launches.count <= around + trainer.hp.epochs * (1 + trainer.hp.batches)
+    assert len(graphs_of(trainer.graph.minibatch)) == 1
+    assert launches.count <= around + trainer.hp.epochs * sent + trainer.minibatches / 2 * copies
 
 
 class Launches(TorchDispatchMode):
@@ -157,15 +187,15 @@ def test_where_no_graph_can_be_captured_one_warning_says_so_and_updates_go_on(
     trainer = trainer_of(**SCHEDULES)
     scaled = trainer._scaled_advantages
 
-    def asks(advantage_M: Tensor) -> Tensor:
+    def asks(advantage_M: Tensor, kept: Any) -> Tensor:
         if gpu.capturing is not None:
             float(advantage_M[0])
-        return scaled(advantage_M)
+        return scaled(advantage_M, kept)
 
     monkeypatch.setattr(trainer, "_scaled_advantages", asks)
     with caplog.at_level(logging.WARNING):
         assert_near(rolled(trainer, 2), expected)
-    assert trainer.graph.minibatch.graph is None
+    assert not graphs_of(trainer.graph.minibatch)
     (said,) = [record.getMessage() for record in caplog.records]
     assert "updates are made without CUDA graphs, which is slower: operation not permitted" in said
 
@@ -179,22 +209,19 @@ def test_a_graph_learns_with_a_checkpoint_that_is_loaded_behind_its_capture(
     arrays, state = trainer.saved()
     arrays = {name: np.array(on_host(value)) for name, value in arrays.items()}
     expected = rolled(trainer, 2)
-    graph = trainer.graph.minibatch.graph
+    graphs = graphs_of(trainer.graph.minibatch)
     trainer.load(arrays, state)
     found = rolled(trainer, 2)
-    assert trainer.graph.minibatch.graph is graph is not None
+    assert graphs_of(trainer.graph.minibatch) == graphs and len(graphs) == 1
     other = trainer_of("helm", **SCHEDULES)  # and a run that is begun anew captures its own
     other.load(arrays, state)
     for name, value in rolled(other, 2).items():
         assert value.tobytes() == expected[name].tobytes() == found[name].tobytes(), name
 
 
-@pytest.mark.parametrize(
-    ("method", "changes"), [("ppo_lstm", {}), ("ppo_cnn", {"advantages": "running"}), ("ppo_cnn", {"target_kl": 0.01})]
-)
-def test_updates_of_many_shapes_or_with_questions_are_no_graphs(
-    method: str, changes: dict[str, Any], gpu: PretendGpu
-) -> None:
+@pytest.mark.parametrize("method", ["ppo_cnn", "ppo_lstm"])
+@pytest.mark.parametrize("changes", [{"advantages": "running"}, {"target_kl": 0.01}], ids=str)
+def test_updates_that_ask_the_device_are_no_graphs(method: str, changes: dict[str, Any], gpu: PretendGpu) -> None:
     trainer = trainer_of(method, **changes)
     assert trainer.graph is None and trainer.optimiser.rate is None
     assert_near(rolled(trainer, 2), rolled(trainer_of(method, graphs=False, **changes), 2))
@@ -203,7 +230,7 @@ def test_updates_of_many_shapes_or_with_questions_are_no_graphs(
 def test_on_a_cpu_there_are_no_graphs_and_the_step_size_is_a_number() -> None:
     trainer = trainer_of(device="cpu")
     rolled(trainer, 1)
-    assert trainer.graph is None and trainer.optimiser.rate is None and not trainer.agent._judge._made
+    assert trainer.graph is None and trainer.optimiser.rate is None and not trainer.agent._judge.steps
 
 
 # ---- acting
@@ -237,9 +264,9 @@ def test_acting_as_a_graph_is_acting_without_also_with_newer_weights(
         for rows in (4, 2):
             for found, expected in zip(acted(trainer.agent, range(5), rows), acted(plain, range(5), rows), strict=True):
                 np.testing.assert_allclose(found, expected, atol=1e-6)
-    graphs = {step.graph for _, step in trainer.agent._judge._made.values()}
+    graphs = graphs_of(trainer.agent._judge)
     assert len(graphs) == 2 and graphs <= set(replays)
-    assert plain._judge._made == {}
+    assert plain._judge.steps == {}
 
 
 @pytest.mark.parametrize(("method", "copies"), [("ppo_cnn", 2), ("ppo_lstm", 6)])
@@ -258,10 +285,10 @@ def test_acting_waits_once_and_launches_copies_and_a_graph(method: str, copies: 
 
 def test_few_numbers_of_rows_become_graphs(gpu: PretendGpu) -> None:
     plain, agent = trainer_of(graphs=False).agent, trainer_of().agent
-    for rows in range(1, judging_graph.MOST + 3):
+    for rows in range(1, graphs_by_shape.MOST + 3):
         for found, expected in zip(acted(agent, range(3), rows), acted(plain, range(3), rows), strict=True):
             np.testing.assert_allclose(found, expected, atol=1e-6)
-    assert len(agent._judge._made) == judging_graph.MOST
+    assert len(agent._judge.steps) == graphs_by_shape.MOST
 
 
 def test_where_acting_cannot_be_captured_it_goes_on_with_one_warning(
@@ -301,12 +328,12 @@ def test_on_a_gpu_a_run_of_graphs_is_the_run_without(method: str, real_gpu: None
         for one in (plain, trainer):
             one.rollouts += 1
             one._learn(moments, done_TE)
-    assert method == "ppo_lstm" or trainer.graph.minibatch.graph is not None
+    assert graphs_of(trainer.graph.minibatch)
     assert_near(numbers(trainer), numbers(plain), 1e-4)
     trainer.agent.network.load_state_dict(plain.agent.network.state_dict())
     for found, expected in zip(acted(trainer.agent, range(6)), acted(plain.agent, range(6)), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert {step.failed for _, step in trainer.agent._judge._made.values()} == {False}
+    assert failed(trainer.agent._judge) == {False}
 
 
 @pytest.mark.gpu
@@ -314,10 +341,10 @@ def test_on_a_gpu_a_capture_that_breaks_spoils_no_update(real_gpu: None) -> None
     plain, trainer = trainer_of(graphs=False, **SCHEDULES), trainer_of(**SCHEDULES)
     scaled = trainer._scaled_advantages
 
-    def asks(advantage_M: Tensor) -> Tensor:
+    def asks(advantage_M: Tensor, kept: Any) -> Tensor:
         if torch.cuda.is_current_stream_capturing():
             float(advantage_M[0])
-        return scaled(advantage_M)
+        return scaled(advantage_M, kept)
 
     trainer._scaled_advantages = asks  # type: ignore[method-assign]
     for _ in range(2):
@@ -325,7 +352,7 @@ def test_on_a_gpu_a_capture_that_breaks_spoils_no_update(real_gpu: None) -> None
         for one in (plain, trainer):
             one.rollouts += 1
             one._learn(moments, done_TE)
-    assert trainer.graph.minibatch.failed
+    assert failed(trainer.graph.minibatch) == {True}
     assert_near(numbers(trainer), numbers(plain), 1e-4)
     acted(trainer.agent, range(6))
-    assert {step.failed for _, step in trainer.agent._judge._made.values()} == {False}
+    assert failed(trainer.agent._judge) == {False}

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect.common.ppo_loss import ppo_loss, standardised
+from recollect.common.masked_mean import ALL
+from recollect.common.ppo_loss import ppo_loss
 from recollect.sources.cpu.actor_critics import ActorCritics
 from recollect.sources.cpu.recurrent_actor_critics import RecurrentActorCritics
 
@@ -76,7 +77,7 @@ def loss_of(
         value_B,
         action_B,
         old_log_B,
-        standardised(advantage_B),
+        ALL.standardised(advantage_B),
         return_B,
         clip=clip,
         value_coefficient=value_coefficient,
