@@ -1,7 +1,8 @@
 """Memory-RL's published schedule, which has one actor: its steps by hand, against the plain policy; and updates.
 
 Both ways play the same episodes. Dropout is on, and exploration at its end, as in most of a run. Beside that stand single updates,
-and stepping the worlds, which the released code was timed at.
+and stepping the worlds, which the released code was timed at. Updates are timed with random episodes alone, and as at half of
+a run. Then a fifth are random and the others explore no more than at the end: they are read once up to where they part.
 """
 
 from __future__ import annotations
@@ -26,21 +27,28 @@ RUNS = (
     ("key_to_door_60", "sacd_gpt", "sacd_gpt_60"),
     ("key_to_door_60", "sacd_lstm", "sacd_lstm_60"),
 )
+SHARED = (
+    ("tmaze_passive_50", "dqn_lstm", "lstm_50"),
+    ("tmaze_passive_500", "dqn_lstm", "lstm_500"),
+    ("tmaze_passive_50", "dqn_ff", ""),
+)
 QUICK = (("tmaze_passive_20", "dqn_gpt", ""), ("tmaze_passive_20", "dqn_lstm", ""))
 
 
-def trainer_of(environment: str, method: str, *, plain: bool, quick: bool) -> OnlineTrainer:
-    """A run at scale paper whose replay holds a hundred random episodes."""
+def trainer_of(environment: str, method: str, *, plain: bool, quick: bool, random: float = 1.0) -> OnlineTrainer:
+    """A run at scale paper whose replay holds a hundred episodes, of which so many are random and the others explore little."""
     settings = resolve("paper", environment, method, 42)
     if quick:
         hp = settings.method.hyperparameters.model_copy(update={"batch_size": 4})
         settings = settings.model_copy(update={"method": settings.method.model_copy(update={"hyperparameters": hp})})
     trainer: OnlineTrainer = {"dqn": dqn, "sacd": sacd}[settings.method.algorithm].make_trainer(settings)
-    for _ in range(5 if quick else 100):
-        played = trainer.play_round(True, 1)
+    episodes = 5 if quick else 100
+    trainer.at.explored = EXPLORED
+    for number in range(episodes):
+        trainer.at.rounds += 1
+        played = trainer.play_round(number < random * episodes, 1)
         flat = played.observation_BTD.reshape(1, played.observation_BTD.shape[1], -1)
         trainer.replay.add(flat, played.action_BT, played.reward_BT, played.terminal_BT, played.length_B)
-    trainer.at.explored = EXPLORED
     if plain:
         trainer.alone = None
     return trainer
@@ -87,6 +95,33 @@ def collecting(environment: str, method: str, released: str, quick: bool) -> Ite
     )
 
 
+def sharing(environment: str, method: str, released: str, quick: bool) -> Comparison:
+    """An update half through a run."""
+    ours, plain = (trainer_of(environment, method, plain=False, quick=quick, random=0.2) for _ in range(2))
+    plain.learner.network.encoder.sequence.resumes = None  # each row is read by itself
+
+    def difference() -> float:
+        """Of the gradient's norm, as a share of it."""
+        mine, theirs = (trainer_of(environment, method, plain=False, quick=True, random=0.2) for _ in range(2))
+        theirs.learner.network.encoder.sequence.resumes = None
+        for trainer in (mine, theirs):
+            trainer._update()
+        norms = [float(trainer.sums["gradient_norm"]) for trainer in (mine, theirs)]
+        return abs(norms[0] - norms[1]) / norms[1]
+
+    return Comparison(
+        work=f"an update half through a run, {environment}, {method}",
+        unit="updates",
+        plain="each row read by itself",
+        ours=Side(ours._update, 1),
+        against=Side(plain._update, 1),
+        difference=difference,
+        tolerance=1e-4,
+        rounds=5,
+        released=released and f"{released}_update",
+    )
+
+
 def stepping(world: str, batch: int, released: str) -> Comparison:
     """Whole episodes of random actions."""
     tasks = registry.tasks(world, {"length": 50} if world == "tmaze" else {}, "train")
@@ -114,6 +149,8 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
     """Runs, then worlds."""
     for environment, method, released in QUICK if quick else RUNS:
         yield from collecting(environment, method, released, quick)
+    for environment, method, released in QUICK[1:] if quick else SHARED:
+        yield sharing(environment, method, released, quick)
     yield stepping("tmaze", 1, "tmaze_stepping_one")
     for world in ("tmaze", "key_to_door"):
         yield stepping(world, 16 if quick else 1024, f"{world}_stepping")

@@ -11,7 +11,7 @@ function of a seed and a counter.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from torch.nn import functional
 from recollect.common.feedforward import default_init
 
 Mask = Tensor | np.ndarray
+Shared = Literal["histories", "tokens"] | None
 Device = torch.device | str | None
 
 
@@ -33,6 +34,8 @@ class SequenceModel(nn.Module):
 
     input_width: int
     output_width: int
+    resumes: ClassVar[Shared] = None
+    """What a model that draws nothing may read once for several rows (`recollect.common.distinct_histories`), by `run`."""
 
     @property
     def random(self) -> bool:
@@ -46,6 +49,14 @@ class SequenceModel(nn.Module):
             time_BT: int64, place of each token in its row; None: 0, 1, 2, ... Only models with positions of the whole
                 row read it.
         """
+        raise NotImplementedError
+
+    def run(self, x_BTD: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        """Hidden states [B, T, H] from a state on (None: the beginning), and the state after the last token; see `resumes`."""
+        raise NotImplementedError
+
+    def selected(self, state: Any, rows_N: Tensor) -> Any:
+        """The state of some rows; see `resumes`."""
         raise NotImplementedError
 
     def initial_state(self, batch: int, device: Device = None) -> Any:
@@ -79,6 +90,11 @@ class SequenceModel(nn.Module):
 
 class MemorylessSequence(SequenceModel):
     """Each token alone: a subclass adds `forward`, for tokens of any leading shape."""
+
+    resumes: ClassVar[Shared] = "tokens"
+
+    def run(self, x_BTD: Tensor, state: None = None) -> tuple[Tensor, None]:
+        return self(x_BTD), None
 
     def initial_state(self, batch: int, device: Device = None) -> None:
         """There is none."""
@@ -130,6 +146,8 @@ class RecurrentSequence(SequenceModel):
             `uniform`: everything uniform in +-1/sqrt(width), as PyTorch has it.
         forget_bias: initial bias of the LSTM's forget gate (orthogonal); 1 is the usual remedy for vanishing gradients.
     """
+
+    resumes: ClassVar[Shared] = "histories"
 
     def __init__(
         self,
@@ -197,6 +215,9 @@ class RecurrentSequence(SequenceModel):
         where = device if device is not None else next(self.parameters()).device
         zero = torch.zeros(self.layers, batch, self.output_width, device=where)
         return (zero, zero.clone()) if self.kind == "lstm" else (zero,)
+
+    def selected(self, state: RecurrentState, rows_N: Tensor) -> RecurrentState:
+        return tuple(part.index_select(1, rows_N) for part in state)
 
     def reset(self, state: RecurrentState, mask_B: Mask) -> RecurrentState:
         mask = torch.as_tensor(mask_B, device=state[0].device)

@@ -73,12 +73,13 @@ def loss_of(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The masked double-DQN loss and metrics; scalars, as `mean` gives them."""
     action_BT, reward_BT, observation_BTD = tokens(batch, online)
+    histories = online.encoder.distinct(action_BT, reward_BT, observation_BTD)
     n = batch.action_BT.shape[1]
     with torch.no_grad():
         target.train(hp.dropout_in_targets)
-        target_BTA = target(action_BT, reward_BT, observation_BTD)[:, 1:]
+        target_BTA = target(action_BT, reward_BT, observation_BTD, histories)[:, 1:]
     if hp.merges:
-        q_BTA = online(action_BT, reward_BT, observation_BTD)
+        q_BTA = online(action_BT, reward_BT, observation_BTD, histories)
         best_BT = q_BTA.detach()[:, 1:].argmax(-1)
         q_BTA = q_BTA[:, :n]
     else:

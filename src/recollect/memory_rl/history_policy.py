@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.common.batched_policy import BatchedPolicy
+from recollect.common.distinct_histories import DistinctHistories
 from recollect.common.sequence_models import SequenceModel
 from recollect.common.weights import arrays_of, load_policy_arrays
 from recollect.memory_rl.acting_graph import ActingGraph
@@ -30,8 +31,17 @@ class HistoryNetwork(nn.Module):
         super().__init__()
         self.encoder, self.head = encoder, head
 
-    def forward(self, action_BT: Tensor, reward_BT: Tensor, observation_BTD: Tensor) -> Tensor:
-        return self.head(self.encoder(action_BT, reward_BT, observation_BTD))
+    def forward(
+        self,
+        action_BT: Tensor,
+        reward_BT: Tensor,
+        observation_BTD: Tensor,
+        histories: DistinctHistories | None = None,
+    ) -> Tensor:
+        """`histories`: of these tokens, where they share some (`HistoryEncoder.distinct`)."""
+        if histories is None:
+            return self.head(self.encoder(action_BT, reward_BT, observation_BTD))
+        return histories.spread(self.head(self.encoder.read(histories, action_BT, reward_BT, observation_BTD)))
 
     def greedy(self, outputs_BA: Tensor) -> Tensor:
         """The best action of each row: int64 [B], or float [B, A] in [-1, 1] where actions are continuous."""

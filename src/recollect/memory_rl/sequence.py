@@ -13,6 +13,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from recollect.common.distinct_histories import DistinctHistories, distinct_histories, distinct_tokens
 from recollect.common.feedforward import TokenEmbedder
 from recollect.common.precision import Products, autocast
 from recollect.common.sequence_models import FeedForwardSequence, RecurrentSequence, SequenceModel
@@ -109,6 +110,28 @@ class HistoryEncoder(nn.Module):
         with autocast(self.precision, reward_BT.device):
             h_BTH: Tensor = self.sequence(self.embedder(action_BT, reward_BT, observation_BTD))
         return h_BTH.float()
+
+    def distinct(self, action_BT: Tensor, reward_BT: Tensor, observation_BTD: Tensor) -> DistinctHistories | None:
+        """What has to be read of tokens that several rows share; None: all of them."""
+        shared = self.sequence.resumes
+        if shared is None or reward_BT.device.type != "cpu":
+            return None
+        find = distinct_histories if shared == "histories" else distinct_tokens
+        return find((action_BT, reward_BT, observation_BTD))
+
+    def read(
+        self, histories: DistinctHistories, action_BT: Tensor, reward_BT: Tensor, observation_BTD: Tensor
+    ) -> Tensor:
+        """Hidden states float32 [N, H] of those tokens that `histories` has."""
+        flat = [part.flatten(0, 1) for part in (action_BT, reward_BT, observation_BTD)]
+        state, found = None, []
+        with autocast(self.precision, reward_BT.device):
+            for piece in histories.pieces:
+                if piece.parent_U is not None:
+                    state = self.sequence.selected(state, piece.parent_U)
+                h_ULH, state = self.sequence.run(self.embedder(*(part[piece.token_UL] for part in flat)), state)
+                found.append(h_ULH.flatten(0, 1))
+        return torch.cat(found).float()
 
     def step(self, action_B: Tensor, reward_B: Tensor, observation_BD: Tensor, state: Any) -> tuple[Tensor, Any]:
         return self.sequence.step(self.embedder(action_B, reward_B, observation_BD), state)

@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from recollect.common.cpu.dropout import StackedDropout
 from recollect.common.feedforward import ImageEmbedder
-from recollect.common.sequence_models import RecurrentSequence, RecurrentState
+from recollect.common.sequence_models import RecurrentSequence, RecurrentState, SequenceModel
 from recollect.common.transformer import Transformer
 from recollect.memory_rl.lstm_cells import Weights
 from recollect.memory_rl.lstm_over_time import in_kernels, over_time
@@ -63,6 +63,8 @@ def stacked(members: Sequence[nn.Module]) -> Any:
     whole._modules = dict(first._modules)  # a child may be None
     for name, _ in first.named_children():
         whole._modules[name] = stacked([member.get_submodule(name) for member in members])
+    if isinstance(first, SequenceModel):
+        whole.resumes = None  # rows of different members are never the same
     if isinstance(first, Transformer):
         whole.dropout = StackedDropout([cast("Transformer", member).dropout for member in members])
     return whole
@@ -144,6 +146,8 @@ class StackedLSTM(RecurrentSequence):
     one member after the other, which is faster there. Always in float32, but see `lstm_kernels`.
     """
 
+    resumes = None
+
     def __init__(self, members: Sequence[RecurrentSequence]) -> None:
         nn.Module.__init__(self)
         first = members[0]
@@ -199,6 +203,8 @@ class StackedLSTM(RecurrentSequence):
 
 class OneAfterTheOther(nn.Module):
     """What is not worth a stacked form: each member reads its own rows. Its weights are the members' own."""
+
+    resumes = None
 
     def __init__(self, members: Sequence[nn.Module]) -> None:
         super().__init__()

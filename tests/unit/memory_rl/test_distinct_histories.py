@@ -1,0 +1,108 @@
+"""Reading what histories share once gives the numbers and gradients of reading every row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from recollect.common import distinct_histories as module
+from recollect.common.distinct_histories import DistinctHistories, distinct_histories, distinct_tokens
+from recollect.common.feedforward import TokenEmbedder
+from recollect.memory_rl.heads import Head
+from recollect.memory_rl.history_policy import HistoryNetwork
+from recollect.memory_rl.sequence import HistoryEncoder, SequenceSettings, make_sequence_model
+from recollect.memory_rl.stacked import stacked
+
+B, T, ACTIONS = 12, 17, 4
+Tokens = tuple[Tensor, Tensor, Tensor]
+
+
+def walks(wrong: float, seed: int = 0, *, length: int = T) -> Tokens:
+    """Episodes in which most actions are the same one, as in a T-Maze; two kinds of first observations."""
+    draws = np.random.default_rng(seed)
+    action = np.where(draws.random((B, length)) < wrong, draws.integers(ACTIONS, size=(B, length)), 0)
+    action[:, 0] = ACTIONS  # none yet
+    observation = np.zeros((B, length, 3), np.uint8)
+    observation[:, 0, 0] = draws.integers(2, size=B)
+    observation[:, 1:, 1] = np.cumsum(action[:, 1:] == 0, 1) == length // 2
+    reward = np.where(action == 1, -0.1, 0.0).astype(np.float32)
+    return torch.as_tensor(action), torch.as_tensor(reward), torch.as_tensor(observation)
+
+
+def network(kind: str, layers: int = 1, seed: int = 0, **chosen: Any) -> HistoryNetwork:
+    draws = torch.Generator().manual_seed(seed)
+    embedder = TokenEmbedder(
+        ACTIONS, 3, action_embedding=6, reward_embedding=4, observation_embedding=6, generator=draws
+    )
+    settings = SequenceSettings(kind=kind, width=16, layers=layers, **chosen)  # type: ignore[arg-type]
+    sequence = make_sequence_model(settings, embedder.width, context=T, seed=seed)
+    return HistoryNetwork(HistoryEncoder(embedder, sequence), Head(16, ACTIONS, (8,), last_range=0.1, generator=draws))
+
+
+def learned(net: HistoryNetwork, tokens: Tokens, histories: DistinctHistories | None) -> list[Tensor]:
+    """Outputs, and the gradient of a loss that weighs each of them differently."""
+    outputs_BTA = net(*tokens, histories)
+    weights = torch.linspace(-1, 1, outputs_BTA.numel()).view_as(outputs_BTA)
+    return [outputs_BTA, *torch.autograd.grad((outputs_BTA * weights).square().sum(), list(net.parameters()))]
+
+
+@pytest.mark.parametrize(("kind", "layers"), [("lstm", 1), ("lstm", 3), ("gru", 1), ("rnn", 2), ("ff", 2)])
+@pytest.mark.parametrize("wrong", [0.0, 0.03, 0.08])
+def test_outputs_and_gradients_are_those_of_reading_every_row(kind: str, layers: int, wrong: float) -> None:
+    net, tokens = network(kind, layers), walks(wrong)
+    histories = net.encoder.distinct(*tokens)
+    assert histories is not None
+    for found, expected in zip(learned(net, tokens, histories), learned(net, tokens, None), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_no_step_of_a_history_is_read_twice_within_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a piece for each step, as many tokens are read as there are different beginnings."""
+    monkeypatch.setattr(module, "PIECES", T)
+    tokens = walks(0.05)
+    histories = distinct_histories(tokens)
+    assert histories is not None
+    rows = [np.concatenate([part.numpy().reshape(B, T, -1) for part in tokens], 2)[:, : t + 1] for t in range(T)]
+    beginnings = sum(len({row.tobytes() for row in beginning}) for beginning in rows)
+    assert sum(piece.token_UL.numel() for piece in histories.pieces) == beginnings < B * T / 2
+
+
+def test_a_token_finds_its_own_and_tokens_are_read_once_without_memory() -> None:
+    tokens = walks(0.1)
+    histories = distinct_tokens(tokens)
+    assert histories is not None
+    ((token_U1, parent),) = [(piece.token_UL, piece.parent_U) for piece in histories.pieces]
+    assert parent is None
+    for part in tokens:
+        flat = part.flatten(0, 1)
+        torch.testing.assert_close(histories.spread(flat[token_U1[:, 0]]), part)
+    different = {tuple(np.concatenate([p[b, t].reshape(-1) for p in tokens])) for b in range(B) for t in range(T)}
+    assert len(token_U1) == len(different)
+
+
+def test_rows_that_share_little_are_read_as_they_are() -> None:
+    assert network("lstm").encoder.distinct(*walks(1.0)) is None
+    action, reward, observation = walks(0.0)
+    reward = torch.as_tensor(np.random.default_rng(0).random((B, T), np.float32))
+    for kind in ("lstm", "ff"):
+        assert network(kind).encoder.distinct(action, reward, observation) is None
+
+
+def test_histories_shorter_than_pieces_are_shared_too() -> None:
+    net, tokens = network("lstm"), walks(0.0, length=3)
+    histories = net.encoder.distinct(*tokens)
+    assert histories is not None and len(histories.pieces) == 3
+    torch.testing.assert_close(net(*tokens, histories), net(*tokens))
+
+
+def test_models_that_draw_and_networks_of_several_members_share_nothing() -> None:
+    tokens = walks(0.0)
+    assert network("gpt", heads=1).encoder.distinct(*tokens) is None  # each row has a dropout of its own
+    for kind in ("lstm", "gru", "ff"):
+        together = stacked([network(kind, seed=seed) for seed in range(2)])
+        assert together.encoder.distinct(*(torch.cat([part, part]) for part in tokens)) is None
+        assert network(kind).encoder.distinct(*tokens) is not None
