@@ -14,27 +14,38 @@ import numpy as np
 import torch
 from torch import Tensor
 
-PIECES = 8  # of a batch's length: a recurrent model is called for each
+STEPS = 16  # of a piece, about: a recurrent model is called for each
 WORTH = 0.75  # the most of all tokens that may be left; a few long calls are faster per token than many short ones
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Some steps of U different histories."""
+    """Some steps of U different histories: U * L tokens."""
 
-    token_UL: Tensor
-    """int64: the tokens, as places in [B * T]."""
+    histories: int
+    steps: int
     parent_U: Tensor | None
     """int64: which history of the piece before each goes on from; None: they begin here."""
 
 
 @dataclass(frozen=True)
 class DistinctHistories:
-    """What is read of B rows of T tokens: piece by piece, and where each row finds its own."""
+    """What is read of B rows of T tokens: N of them, piece by piece, and where each row finds its own."""
 
     pieces: tuple[Piece, ...]
+    token_N: Tensor
+    """int64: the tokens that are read, as places in [B * T]; those of one piece behind those of the other."""
     place_BT: Tensor
-    """int64: for each token its place among those of all pieces, one piece behind the other."""
+    """int64: for each token its place among those that are read."""
+
+    def taken(self, values_BT: Tensor) -> Tensor:
+        """What the tokens that are read have of [B, T, ...]: [N, ...]."""
+        return values_BT.flatten(0, 1)[self.token_N]
+
+    def split(self, values_ND: Tensor) -> list[Tensor]:
+        """What each piece has of [N, D]: [U, L, D] each."""
+        parts = values_ND.split([piece.histories * piece.steps for piece in self.pieces])
+        return [part.view(one.histories, one.steps, -1) for one, part in zip(self.pieces, parts, strict=True)]
 
     def spread(self, values_ND: Tensor) -> Tensor:
         """Values of the tokens that were read, [N, ...], for all rows: [B, T, ...]."""
@@ -53,23 +64,23 @@ def distinct_histories(tokens: Sequence[Tensor]) -> DistinctHistories | None:
     sorted_BT = number_BT[order_B]
     differs_BT = sorted_BT[1:] != sorted_BT[:-1]
     alike_B = np.where(differs_BT.any(1), differs_BT.argmax(1), T)  # tokens that a row shares with the one before it
-    cuts = np.unique(np.linspace(0, T, PIECES + 1).astype(np.int64))
+    cuts = np.linspace(0, T, max(1, round(T / STEPS)) + 1).astype(np.int64)
     begins_CB = np.ones((len(cuts) - 1, B), bool)
     begins_CB[:, 1:] = alike_B < cuts[1:, None]  # by the end of a piece, this row is no longer the one before it
     if (begins_CB.sum(1) * np.diff(cuts)).sum() > WORTH * B * T:
         return None
-    pieces, read, group_B = [], 0, None
+    pieces, tokens, read = [], [], 0
+    group_B: np.ndarray | None = None  # in the piece before
     place_BT = np.empty((B, T), np.int64)
     for begin, end, begins_B in zip(cuts[:-1], cuts[1:], begins_CB, strict=True):
-        steps, first_U = np.arange(begin, end), np.flatnonzero(begins_B)
-        token_UL = order_B[first_U, None] * T + steps
-        pieces.append(
-            Piece(torch.from_numpy(token_UL), None if group_B is None else torch.from_numpy(group_B[first_U]))
-        )
+        step_L, first_U = np.arange(begin, end), np.flatnonzero(begins_B)
+        parent_U = None if group_B is None else torch.from_numpy(group_B[first_U])
+        pieces.append(Piece(len(first_U), len(step_L), parent_U))
+        tokens.append((order_B[first_U, None] * T + step_L).ravel())
         group_B = begins_B.cumsum() - 1
-        place_BT[order_B, begin:end] = read + group_B[:, None] * len(steps) + (steps - begin)
-        read += token_UL.size
-    return DistinctHistories(tuple(pieces), torch.from_numpy(place_BT))
+        place_BT[order_B, begin:end] = read + group_B[:, None] * len(step_L) + (step_L - begin)
+        read += len(tokens[-1])
+    return DistinctHistories(tuple(pieces), torch.from_numpy(np.concatenate(tokens)), torch.from_numpy(place_BT))
 
 
 def distinct_tokens(tokens: Sequence[Tensor]) -> DistinctHistories | None:
@@ -79,7 +90,7 @@ def distinct_tokens(tokens: Sequence[Tensor]) -> DistinctHistories | None:
     if len(first_N) > WORTH * number_BT.size:
         return None
     place_BT = torch.from_numpy(place_M.reshape(number_BT.shape))
-    return DistinctHistories((Piece(torch.from_numpy(first_N)[:, None], None),), place_BT)
+    return DistinctHistories((Piece(len(first_N), 1, None),), torch.from_numpy(first_N), place_BT)
 
 
 def _numbered(tokens: Sequence[Tensor]) -> np.ndarray:

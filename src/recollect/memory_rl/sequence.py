@@ -123,13 +123,13 @@ class HistoryEncoder(nn.Module):
         self, histories: DistinctHistories, action_BT: Tensor, reward_BT: Tensor, observation_BTD: Tensor
     ) -> Tensor:
         """Hidden states float32 [N, H] of those tokens that `histories` has."""
-        flat = [part.flatten(0, 1) for part in (action_BT, reward_BT, observation_BTD)]
         state, found = None, []
         with autocast(self.precision, reward_BT.device):
-            for piece in histories.pieces:
+            x_ND = self.embedder(*map(histories.taken, (action_BT, reward_BT, observation_BTD)))
+            for piece, x_ULD in zip(histories.pieces, histories.split(x_ND), strict=True):
                 if piece.parent_U is not None:
                     state = self.sequence.selected(state, piece.parent_U)
-                h_ULH, state = self.sequence.run(self.embedder(*(part[piece.token_UL] for part in flat)), state)
+                h_ULH, state = self.sequence.run(x_ULD, state)
                 found.append(h_ULH.flatten(0, 1))
         return torch.cat(found).float()
 

@@ -52,7 +52,10 @@ def learned(net: HistoryNetwork, tokens: Tokens, histories: DistinctHistories | 
 
 @pytest.mark.parametrize(("kind", "layers"), [("lstm", 1), ("lstm", 3), ("gru", 1), ("rnn", 2), ("ff", 2)])
 @pytest.mark.parametrize("wrong", [0.0, 0.03, 0.08])
-def test_outputs_and_gradients_are_those_of_reading_every_row(kind: str, layers: int, wrong: float) -> None:
+def test_outputs_and_gradients_are_those_of_reading_every_row(
+    kind: str, layers: int, wrong: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STEPS", 4)
     net, tokens = network(kind, layers), walks(wrong)
     histories = net.encoder.distinct(*tokens)
     assert histories is not None
@@ -62,26 +65,24 @@ def test_outputs_and_gradients_are_those_of_reading_every_row(kind: str, layers:
 
 def test_no_step_of_a_history_is_read_twice_within_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a piece for each step, as many tokens are read as there are different beginnings."""
-    monkeypatch.setattr(module, "PIECES", T)
+    monkeypatch.setattr(module, "STEPS", 1)
     tokens = walks(0.05)
     histories = distinct_histories(tokens)
     assert histories is not None
     rows = [np.concatenate([part.numpy().reshape(B, T, -1) for part in tokens], 2)[:, : t + 1] for t in range(T)]
     beginnings = sum(len({row.tobytes() for row in beginning}) for beginning in rows)
-    assert sum(piece.token_UL.numel() for piece in histories.pieces) == beginnings < B * T / 2
+    assert len(histories.token_N) == sum(piece.histories * piece.steps for piece in histories.pieces) == beginnings
+    assert beginnings < B * T / 2
 
 
 def test_a_token_finds_its_own_and_tokens_are_read_once_without_memory() -> None:
     tokens = walks(0.1)
     histories = distinct_tokens(tokens)
     assert histories is not None
-    ((token_U1, parent),) = [(piece.token_UL, piece.parent_U) for piece in histories.pieces]
-    assert parent is None
     for part in tokens:
-        flat = part.flatten(0, 1)
-        torch.testing.assert_close(histories.spread(flat[token_U1[:, 0]]), part)
+        torch.testing.assert_close(histories.spread(histories.taken(part)), part)
     different = {tuple(np.concatenate([p[b, t].reshape(-1) for p in tokens])) for b in range(B) for t in range(T)}
-    assert len(token_U1) == len(different)
+    assert len(histories.token_N) == len(different) and len(histories.pieces) == 1
 
 
 def test_rows_that_share_little_are_read_as_they_are() -> None:
@@ -92,10 +93,11 @@ def test_rows_that_share_little_are_read_as_they_are() -> None:
         assert network(kind).encoder.distinct(action, reward, observation) is None
 
 
-def test_histories_shorter_than_pieces_are_shared_too() -> None:
-    net, tokens = network("lstm"), walks(0.0, length=3)
+@pytest.mark.parametrize(("length", "pieces"), [(3, 1), (17, 1), (100, 6)])
+def test_histories_of_all_lengths_are_shared(length: int, pieces: int) -> None:
+    net, tokens = network("lstm"), walks(0.01, length=length)
     histories = net.encoder.distinct(*tokens)
-    assert histories is not None and len(histories.pieces) == 3
+    assert histories is not None and len(histories.pieces) == pieces
     torch.testing.assert_close(net(*tokens, histories), net(*tokens))
 
 
