@@ -119,6 +119,11 @@ class TokenEmbedder(nn.Module):
         table = torch.cat([torch.eye(actions), torch.zeros(1, actions)])
         self.register_buffer("one_hot", table, persistent=False)
 
+    def read(self, action: Tensor, reward: Tensor, observation: Tensor) -> list[Tensor]:
+        """Those of its inputs that tokens depend on."""
+        parts = ((self.action, action), (self.reward, reward), (self.observation, observation))
+        return [values for embedder, values in parts if embedder is not None]
+
     def no_action(self, batch: int, device: torch.device | str) -> Tensor:
         """The previous action of a first token, in each of B rows: int64 [B], or float [B, A]."""
         if self.action_size:

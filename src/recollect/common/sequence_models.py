@@ -11,7 +11,7 @@ function of a seed and a counter.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch.nn import functional
 from recollect.common.feedforward import default_init
 
 Mask = Tensor | np.ndarray
-Shared = Literal["histories", "tokens"] | None
+Shared = Literal["histories", "rows", "tokens"] | None
 Device = torch.device | str | None
 
 
@@ -34,13 +34,16 @@ class SequenceModel(nn.Module):
 
     input_width: int
     output_width: int
-    resumes: ClassVar[Shared] = None
-    """What a model that draws nothing may read once for several rows (`recollect.common.distinct_histories`), by `run`."""
 
     @property
     def random(self) -> bool:
         """Whether the model draws random numbers (dropout) in training mode."""
         return False
+
+    @property
+    def shares(self) -> Shared:
+        """What may be read once for several rows, by `run` (`recollect.common.distinct_histories`): by default nothing."""
+        return None
 
     def forward(self, x_BTD: Tensor, time_BT: Tensor | None = None) -> Tensor:
         """Hidden states [B, T, H].
@@ -52,11 +55,11 @@ class SequenceModel(nn.Module):
         raise NotImplementedError
 
     def run(self, x_BTD: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """Hidden states [B, T, H] from a state on (None: the beginning), and the state after the last token; see `resumes`."""
+        """Hidden states [B, T, H] from a state on (None: the beginning), and the state after the last token; see `shares`."""
         raise NotImplementedError
 
     def selected(self, state: Any, rows_N: Tensor) -> Any:
-        """The state of some rows; see `resumes`."""
+        """The state of some rows; see `shares`."""
         raise NotImplementedError
 
     def initial_state(self, batch: int, device: Device = None) -> Any:
@@ -91,7 +94,9 @@ class SequenceModel(nn.Module):
 class MemorylessSequence(SequenceModel):
     """Each token alone: a subclass adds `forward`, for tokens of any leading shape."""
 
-    resumes: ClassVar[Shared] = "tokens"
+    @property
+    def shares(self) -> Shared:
+        return "tokens"
 
     def run(self, x_BTD: Tensor, state: None = None) -> tuple[Tensor, None]:
         return self(x_BTD), None
@@ -147,8 +152,6 @@ class RecurrentSequence(SequenceModel):
         forget_bias: initial bias of the LSTM's forget gate (orthogonal); 1 is the usual remedy for vanishing gradients.
     """
 
-    resumes: ClassVar[Shared] = "histories"
-
     def __init__(
         self,
         kind: Literal["lstm", "gru", "rnn"],
@@ -191,6 +194,10 @@ class RecurrentSequence(SequenceModel):
         bound = self.output_width**-0.5
         for parameter in self.cells.parameters():
             parameter.uniform_(-bound, bound, generator=generator)
+
+    @property
+    def shares(self) -> Shared:
+        return "histories"
 
     def run(self, x_BTD: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """Run over a sequence from a state (zeros when None): hidden outputs [B, T, H] and the state after the last.

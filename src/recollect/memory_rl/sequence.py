@@ -100,6 +100,9 @@ class HistoryEncoder(nn.Module):
     `tf32`: float32, of which a GPU's products other than those with a recurrent state may be in TF32 (`Learner.products`).
     """
 
+    networks = 1
+    """How many read a batch, each its part of the rows; see `recollect.memory_rl.stacked`."""
+
     def __init__(self, embedder: TokenEmbedder, sequence: SequenceModel, *, precision: Products = "float32") -> None:
         super().__init__()
         self.embedder, self.sequence, self.precision = embedder, sequence, precision
@@ -113,11 +116,13 @@ class HistoryEncoder(nn.Module):
 
     def distinct(self, action_BT: Tensor, reward_BT: Tensor, observation_BTD: Tensor) -> DistinctHistories | None:
         """What has to be read of tokens that several rows share; None: all of them."""
-        shared = self.sequence.resumes
-        if shared is None or reward_BT.device.type != "cpu":
+        shares = self.sequence.shares
+        if shares is None or reward_BT.device.type != "cpu" or torch.compiler.is_compiling():
             return None
-        find = distinct_histories if shared == "histories" else distinct_tokens
-        return find((action_BT, reward_BT, observation_BTD))
+        read = self.embedder.read(action_BT, reward_BT, observation_BTD)
+        if shares == "tokens":
+            return distinct_tokens(read, self.networks)
+        return distinct_histories(read, self.networks, whole=shares == "rows")
 
     def read(
         self, histories: DistinctHistories, action_BT: Tensor, reward_BT: Tensor, observation_BTD: Tensor
@@ -127,11 +132,11 @@ class HistoryEncoder(nn.Module):
         with autocast(self.precision, reward_BT.device):
             x_ND = self.embedder(*map(histories.taken, (action_BT, reward_BT, observation_BTD)))
             for piece, x_ULD in zip(histories.pieces, histories.split(x_ND), strict=True):
-                if piece.parent_U is not None:
-                    state = self.sequence.selected(state, piece.parent_U)
+                if piece.parent_R is not None:
+                    state = self.sequence.selected(state, piece.parent_R)
                 h_ULH, state = self.sequence.run(x_ULD, state)
-                found.append(h_ULH.flatten(0, 1))
-        return torch.cat(found).float()
+                found.append(h_ULH)
+        return histories.joined(found).float()
 
     def step(self, action_B: Tensor, reward_B: Tensor, observation_BD: Tensor, state: Any) -> tuple[Tensor, Any]:
         return self.sequence.step(self.embedder(action_B, reward_B, observation_BD), state)

@@ -23,10 +23,11 @@ from torch.nn import functional
 
 from recollect.common.cpu.dropout import StackedDropout
 from recollect.common.feedforward import ImageEmbedder
-from recollect.common.sequence_models import RecurrentSequence, RecurrentState, SequenceModel
+from recollect.common.sequence_models import RecurrentSequence, RecurrentState, Shared
 from recollect.common.transformer import Transformer
 from recollect.memory_rl.lstm_cells import Weights
 from recollect.memory_rl.lstm_over_time import in_kernels, over_time
+from recollect.memory_rl.sequence import HistoryEncoder
 from recollect.settings.errors import UserError
 
 warnings.filterwarnings(
@@ -63,8 +64,8 @@ def stacked(members: Sequence[nn.Module]) -> Any:
     whole._modules = dict(first._modules)  # a child may be None
     for name, _ in first.named_children():
         whole._modules[name] = stacked([member.get_submodule(name) for member in members])
-    if isinstance(first, SequenceModel):
-        whole.resumes = None  # rows of different members are never the same
+    if isinstance(first, HistoryEncoder):
+        whole.networks = len(members)
     if isinstance(first, Transformer):
         whole.dropout = StackedDropout([cast("Transformer", member).dropout for member in members])
     return whole
@@ -146,8 +147,6 @@ class StackedLSTM(RecurrentSequence):
     one member after the other, which is faster there. Always in float32, but see `lstm_kernels`.
     """
 
-    resumes = None
-
     def __init__(self, members: Sequence[RecurrentSequence]) -> None:
         nn.Module.__init__(self)
         first = members[0]
@@ -168,17 +167,29 @@ class StackedLSTM(RecurrentSequence):
     def forward(self, x_RTD: Tensor, time_RT: Tensor | None = None) -> Tensor:
         with torch.autocast(x_RTD.device.type, enabled=False):
             if x_RTD.device.type == "cpu" or len(self._weights(0)[0]) <= FEW_LSTMS:
-                return self.one_after_the_other(x_RTD.float())
+                return self.one_after_the_other(x_RTD.float())[0]
             return self.at_once(x_RTD.float())
 
-    def one_after_the_other(self, x_RTD: Tensor) -> Tensor:
+    def run(self, x_RTD: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
+        with torch.autocast(x_RTD.device.type, enabled=False):
+            return self.one_after_the_other(x_RTD.float(), state)
+
+    def one_after_the_other(self, x_RTD: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         every = [weight.unbind(0) for layer in range(self.layers) for weight in self._weights(layer)]
         k = len(every[0])
-        zero = x_RTD.new_zeros(self.layers, len(x_RTD) // k, self.output_width)
+        if state is None:
+            zero = x_RTD.new_zeros(self.layers, len(x_RTD), self.output_width)
+            state = (zero, zero)
         parts = []
-        for x_BTD, *own in zip(x_RTD.chunk(k), *every, strict=True):
-            parts.append(torch.lstm(x_BTD, (zero, zero), own, True, self.layers, 0.0, self.training, False, True)[0])
-        return torch.cat(parts)
+        for x_BTD, hidden, cell, *own in zip(
+            x_RTD.chunk(k), *(part.chunk(k, 1) for part in state), *every, strict=True
+        ):
+            start = (hidden.contiguous(), cell.contiguous())
+            parts.append(torch.lstm(x_BTD, start, own, True, self.layers, 0.0, self.training, False, True))
+        h_RTH, hidden, cell = (
+            torch.cat(each, dim) for each, dim in zip(zip(*parts, strict=True), (0, 1, 1), strict=True)
+        )
+        return h_RTH, (hidden, cell)
 
     def at_once(self, x_RTD: Tensor) -> Tensor:
         k = len(self._weights(0)[0])
@@ -204,7 +215,7 @@ class StackedLSTM(RecurrentSequence):
 class OneAfterTheOther(nn.Module):
     """What is not worth a stacked form: each member reads its own rows. Its weights are the members' own."""
 
-    resumes = None
+    shares: Shared = None
 
     def __init__(self, members: Sequence[nn.Module]) -> None:
         super().__init__()

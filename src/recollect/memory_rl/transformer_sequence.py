@@ -11,7 +11,7 @@ from torch import Tensor
 
 from recollect.common.cache import KeyValueCache
 from recollect.common.positional_codes import Positions
-from recollect.common.sequence_models import Device, Mask, SequenceModel
+from recollect.common.sequence_models import Device, Mask, SequenceModel, Shared
 from recollect.common.transformer import Transformer, TransformerSettings
 from recollect.settings.errors import UserError
 
@@ -48,6 +48,13 @@ class TransformerSequence(SequenceModel):
     @property
     def random(self) -> bool:
         return self.dropout_probability > 0
+
+    @property
+    def shares(self) -> Shared:
+        return None if self.random else "rows"
+
+    def run(self, x_BTD: Tensor, state: None = None) -> tuple[Tensor, None]:
+        return self(x_BTD), None
 
     def forward(self, x_BTD: Tensor, time_BT: Tensor | None = None) -> Tensor:
         T = x_BTD.shape[1]
