@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-STEPS = 16  # of a piece, about: a recurrent model is called for each
+STEPS = 16  # of a piece, about, or as many more as it takes until histories part: a recurrent model is called for each
+CALL = 64  # steps of a history that a call costs
 WORTH = 0.75  # the most of all tokens that may be left; a few long calls are faster per token than many short ones
 
 
@@ -73,17 +74,14 @@ def distinct_histories(tokens: Sequence[Tensor], networks: int = 1, *, whole: bo
     """
     number_SBT = _numbered(tokens, networks)
     k, B, T = number_SBT.shape
-    cuts = np.linspace(0, T, 2 if whole else max(1, round(T / STEPS)) + 1).astype(np.int64)
-    order_SB = np.stack(
-        [np.lexsort(number_BT.T[::-1]) for number_BT in number_SBT]
-    )  # rows that begin alike side by side
+    # Rows that begin alike stand side by side.
+    order_SB = np.stack([np.lexsort(number_BT.T[::-1]) for number_BT in number_SBT])
     sorted_SBT = np.take_along_axis(number_SBT, order_SB[:, :, None], 1)
     differs_SBT = sorted_SBT[:, 1:] != sorted_SBT[:, :-1]
-    alike_SB = np.where(differs_SBT.any(2), differs_SBT.argmax(2), T)  # tokens that a row shares with the one before it
-    begins_CSB = np.ones((len(cuts) - 1, k, B), bool)
-    begins_CSB[:, :, 1:] = (
-        alike_SB < cuts[1:, None, None]
-    )  # by the end of a piece, a row is no longer the one before it
+    # How many tokens a row shares with the one before it, [k, B - 1].
+    alike_SR = np.where(differs_SBT.any(2), differs_SBT.argmax(2), T)
+    cuts = np.array([0, T]) if whole else _cuts(alike_SR, T)
+    begins_CSB = _begins(alike_SR, cuts)
     histories_C = begins_CSB.sum(2).max(1)
     if k * (histories_C * np.diff(cuts)).sum() > WORTH * k * B * T:
         return None
@@ -109,6 +107,25 @@ def distinct_histories(tokens: Sequence[Tensor], networks: int = 1, *, whole: bo
     place_RT += read * np.arange(k).repeat(B)[:, None]
     token_N = np.concatenate(tokens_of, 1).ravel()
     return DistinctHistories(k, tuple(pieces), torch.from_numpy(token_N), torch.from_numpy(place_RT))
+
+
+def _begins(alike_SR: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+    """Which rows are no longer the one before them by the end of each piece, bool [C, k, B]."""
+    k, others = alike_SR.shape
+    begins_CSB = np.ones((len(cuts) - 1, k, others + 1), bool)
+    begins_CSB[:, :, 1:] = alike_SR < cuts[1:, None, None]
+    return begins_CSB
+
+
+def _cuts(alike_SR: np.ndarray, T: int) -> np.ndarray:
+    """Where pieces begin and end: where what a longer one would read twice costs more than a call."""
+    every = np.linspace(0, T, max(1, round(T / STEPS)) + 1).astype(np.int64)
+    histories_C = _begins(alike_SR, every).sum(2).max(1)
+    cuts = [0]
+    for cut, before, behind in zip(every[1:-1], histories_C[:-1], histories_C[1:], strict=True):
+        if (behind - before) * (cut - cuts[-1]) > CALL:
+            cuts.append(int(cut))
+    return np.array([*cuts, T])
 
 
 def distinct_tokens(tokens: Sequence[Tensor], networks: int = 1) -> DistinctHistories | None:

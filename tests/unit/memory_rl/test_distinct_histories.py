@@ -62,6 +62,7 @@ def test_outputs_and_gradients_are_those_of_reading_every_row(
     kind: str, layers: int, wrong: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STEPS", 4)
+    monkeypatch.setattr(module, "CALL", 0)
     net, tokens = network(kind, layers), walks(wrong)
     histories = net.encoder.distinct(*tokens)
     assert histories is not None or (kind, wrong) == ("gpt", 0.08)  # few rows are the same from end to end
@@ -75,6 +76,7 @@ def test_networks_that_are_trained_together_read_each_their_own_rows(
 ) -> None:
     """Of one there is more to read than of the others."""
     monkeypatch.setattr(module, "STEPS", 4)
+    monkeypatch.setattr(module, "CALL", 0)
     together = stacked([network(kind, layers, seed) for seed in range(3)])
     tokens = tuple(map(torch.cat, zip(walks(0.0), walks(0.04, 1), walks(0.0, 2), strict=True)))
     histories = together.encoder.distinct(*tokens)
@@ -96,6 +98,7 @@ def test_an_input_that_no_token_depends_on_makes_no_history_another() -> None:
 def test_no_step_of_a_history_is_read_twice_within_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a piece for each step, as many tokens are read as there are different beginnings."""
     monkeypatch.setattr(module, "STEPS", 1)
+    monkeypatch.setattr(module, "CALL", 0)
     tokens = walks(0.05)
     histories = distinct_histories(tokens)
     assert histories is not None
@@ -123,9 +126,9 @@ def test_rows_that_share_little_are_read_as_they_are() -> None:
         assert network(kind).encoder.distinct(action, reward, observation) is None
 
 
-@pytest.mark.parametrize(("length", "pieces"), [(3, 1), (17, 1), (100, 6)])
-def test_histories_of_all_lengths_are_shared(length: int, pieces: int) -> None:
-    net, tokens = network("lstm"), walks(0.01, length=length)
+@pytest.mark.parametrize(("length", "wrong", "pieces"), [(3, 0.01, 1), (17, 0.01, 1), (400, 0.0, 1), (400, 0.002, 3)])
+def test_a_piece_ends_where_histories_part(length: int, wrong: float, pieces: int) -> None:
+    net, tokens = network("lstm"), walks(wrong, length=length)
     histories = net.encoder.distinct(*tokens)
     assert histories is not None and len(histories.pieces) == pieces
     torch.testing.assert_close(net(*tokens, histories), net(*tokens))
