@@ -83,7 +83,7 @@ def distinct_histories(tokens: Sequence[Tensor], networks: int = 1, *, whole: bo
     cuts = np.array([0, T]) if whole else _cuts(alike_SR, T)
     begins_CSB = _begins(alike_SR, cuts)
     histories_C = begins_CSB.sum(2).max(1)
-    if k * (histories_C * np.diff(cuts)).sum() > WORTH * k * B * T:
+    if (histories_C * np.diff(cuts)).sum() > WORTH * B * T:
         return None
     row_SB = order_SB + B * np.arange(k)[:, None]
     pieces: list[Piece] = []
