@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recollect.common.distinct_images import distinct_rows
+
 STEPS = 16  # of a piece, about, or as many more as it takes until histories part: a recurrent model is called for each
 CALL = 64  # steps of a history that a call costs
 WORTH = 0.75  # the most of all tokens that may be left; a few long calls are faster per token than many short ones
@@ -148,8 +150,5 @@ def distinct_tokens(tokens: Sequence[Tensor], networks: int = 1) -> DistinctHist
 def _numbered(tokens: Sequence[Tensor], networks: int) -> np.ndarray:
     """A number for each token [k, B, T], the same for equal ones."""
     rows, T = tokens[0].shape[:2]
-    columns = [np.ascontiguousarray(part.numpy()).reshape(rows * T, -1) for part in tokens]
-    bytes_MK = np.concatenate([column.view(np.uint8) for column in columns], 1)
-    whole_M = np.ascontiguousarray(bytes_MK).view(np.dtype((np.void, bytes_MK.shape[1]))).ravel()
-    number_M: np.ndarray = np.unique(whole_M, return_inverse=True)[1]
-    return number_M.reshape(networks, -1, T)
+    bytes_MK = torch.cat([part.reshape(rows * T, -1).view(torch.uint8) for part in tokens], 1)
+    return distinct_rows(bytes_MK)[1].numpy().reshape(networks, -1, T)

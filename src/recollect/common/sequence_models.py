@@ -55,8 +55,11 @@ class SequenceModel(nn.Module):
         raise NotImplementedError
 
     def run(self, x_BTD: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """Hidden states [B, T, H] from a state on (None: the beginning), and the state after the last token; see `shares`."""
-        raise NotImplementedError
+        """Hidden states [B, T, H] from a state on (None: the beginning), and the state after the last token; see `shares`.
+
+        This one is of models that go on from no state.
+        """
+        return self(x_BTD), None
 
     def selected(self, state: Any, rows_N: Tensor) -> Any:
         """The state of some rows; see `shares`."""
@@ -97,9 +100,6 @@ class MemorylessSequence(SequenceModel):
     @property
     def shares(self) -> Shared:
         return "tokens"
-
-    def run(self, x_BTD: Tensor, state: None = None) -> tuple[Tensor, None]:
-        return self(x_BTD), None
 
     def initial_state(self, batch: int, device: Device = None) -> None:
         """There is none."""

@@ -167,29 +167,30 @@ class StackedLSTM(RecurrentSequence):
     def forward(self, x_RTD: Tensor, time_RT: Tensor | None = None) -> Tensor:
         with torch.autocast(x_RTD.device.type, enabled=False):
             if x_RTD.device.type == "cpu" or len(self._weights(0)[0]) <= FEW_LSTMS:
-                return self.one_after_the_other(x_RTD.float())[0]
+                return torch.cat([h_BTH for h_BTH, _, _ in self.one_after_the_other(x_RTD.float())])
             return self.at_once(x_RTD.float())
 
     def run(self, x_RTD: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         with torch.autocast(x_RTD.device.type, enabled=False):
-            return self.one_after_the_other(x_RTD.float(), state)
+            every_h, every_hidden, every_cell = zip(*self.one_after_the_other(x_RTD.float(), state), strict=True)
+        return torch.cat(every_h), (torch.cat(every_hidden, 1), torch.cat(every_cell, 1))
 
-    def one_after_the_other(self, x_RTD: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
+    def one_after_the_other(
+        self, x_RTD: Tensor, state: RecurrentState | None = None
+    ) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Of each member, hidden outputs [B, T, H], and the state after the last step, [layers, B, H] each."""
         every = [weight.unbind(0) for layer in range(self.layers) for weight in self._weights(layer)]
         k = len(every[0])
         if state is None:
-            zero = x_RTD.new_zeros(self.layers, len(x_RTD), self.output_width)
-            state = (zero, zero)
-        parts = []
-        for x_BTD, hidden, cell, *own in zip(
-            x_RTD.chunk(k), *(part.chunk(k, 1) for part in state), *every, strict=True
-        ):
-            start = (hidden.contiguous(), cell.contiguous())
-            parts.append(torch.lstm(x_BTD, start, own, True, self.layers, 0.0, self.training, False, True))
-        h_RTH, hidden, cell = (
-            torch.cat(each, dim) for each, dim in zip(zip(*parts, strict=True), (0, 1, 1), strict=True)
-        )
-        return h_RTH, (hidden, cell)
+            zero = x_RTD.new_zeros(self.layers, len(x_RTD) // k, self.output_width)
+            starts = [(zero, zero)] * k
+        else:
+            hidden, cell = ([part.contiguous() for part in whole.chunk(k, 1)] for whole in state)
+            starts = list(zip(hidden, cell, strict=True))
+        return [
+            torch.lstm(x_BTD, start, own, True, self.layers, 0.0, self.training, False, True)
+            for x_BTD, start, *own in zip(x_RTD.chunk(k), starts, *every, strict=True)
+        ]
 
     def at_once(self, x_RTD: Tensor) -> Tensor:
         k = len(self._weights(0)[0])

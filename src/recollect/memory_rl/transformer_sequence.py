@@ -53,9 +53,6 @@ class TransformerSequence(SequenceModel):
     def shares(self) -> Shared:
         return None if self.random else "rows"
 
-    def run(self, x_BTD: Tensor, state: None = None) -> tuple[Tensor, None]:
-        return self(x_BTD), None
-
     def forward(self, x_BTD: Tensor, time_BT: Tensor | None = None) -> Tensor:
         T = x_BTD.shape[1]
         if self.context < T:
