@@ -87,28 +87,50 @@ def distinct_histories(tokens: Sequence[Tensor], networks: int = 1, *, whole: bo
     histories_C = begins_CSB.sum(2).max(1)
     if (histories_C * np.diff(cuts)).sum() > WORTH * B * T:
         return None
+    group_CSB = begins_CSB.cumsum(2) - 1
+    # Of each history the first row that reads it, [k, U]; behind these any rows, so that each network reads as many.
+    first_C = [
+        np.argsort(~begins_SB, axis=1, kind="stable")[:, :U]
+        for begins_SB, U in zip(begins_CSB, histories_C, strict=True)
+    ]
     row_SB = order_SB + B * np.arange(k)[:, None]
-    pieces: list[Piece] = []
-    tokens_of: list[np.ndarray] = []
-    read = 0
-    place_RT = np.empty((k * B, T), np.int64)
-    group_SB: np.ndarray | None = None  # in the piece before
-    for begin, end, begins_SB, U in zip(cuts[:-1], cuts[1:], begins_CSB, histories_C, strict=True):
-        step_L = np.arange(begin, end)
-        first_SU = np.argsort(~begins_SB, axis=1, kind="stable")[:, :U]  # those that begin; then any that fill up
-        parent_R = None
-        if group_SB is not None:
-            parent_SU = np.take_along_axis(group_SB, first_SU, 1) + pieces[-1].histories * np.arange(k)[:, None]
-            parent_R = torch.from_numpy(parent_SU.ravel())
-        pieces.append(Piece(int(U), len(step_L), parent_R))
-        token_SUL = np.take_along_axis(row_SB, first_SU, 1)[:, :, None] * T + step_L
-        tokens_of.append(token_SUL.reshape(k, -1))
-        group_SB = begins_SB.cumsum(1) - 1
-        place_RT[row_SB, begin:end] = read + group_SB[:, :, None] * len(step_L) + (step_L - begin)
-        read += int(U) * len(step_L)
-    place_RT += read * np.arange(k).repeat(B)[:, None]
-    token_N = np.concatenate(tokens_of, 1).ravel()
-    return DistinctHistories(k, tuple(pieces), torch.from_numpy(token_N), torch.from_numpy(place_RT))
+    token_N, place_RT = _tokens(first_C, row_SB, cuts), _places(group_CSB, histories_C, row_SB, cuts)
+    return DistinctHistories(
+        k, _pieces(first_C, group_CSB, cuts), torch.from_numpy(token_N), torch.from_numpy(place_RT)
+    )
+
+
+def _pieces(first_C: Sequence[np.ndarray], group_CSB: np.ndarray, cuts: np.ndarray) -> tuple[Piece, ...]:
+    """What is read between cuts; `group_CSB` says which history of a piece each sorted row reads."""
+    pieces = [Piece(first_C[0].shape[1], int(cuts[1]), None)]
+    for first_SU, before_SB, steps in zip(first_C[1:], group_CSB[:-1], np.diff(cuts)[1:], strict=True):
+        parent_SU = (
+            np.take_along_axis(before_SB, first_SU, 1) + pieces[-1].histories * np.arange(len(first_SU))[:, None]
+        )
+        pieces.append(Piece(first_SU.shape[1], int(steps), torch.from_numpy(parent_SU.ravel())))
+    return tuple(pieces)
+
+
+def _tokens(first_C: Sequence[np.ndarray], row_SB: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+    """The tokens that are read, as places in [rows * T]: network by network, and of each piece by piece."""
+    found = []
+    for first_SU, begin, end in zip(first_C, cuts[:-1], cuts[1:], strict=True):
+        token_SUL = np.take_along_axis(row_SB, first_SU, 1)[:, :, None] * cuts[-1] + np.arange(begin, end)
+        found.append(token_SUL.reshape(len(row_SB), -1))
+    return np.concatenate(found, 1).ravel()
+
+
+def _places(group_CSB: np.ndarray, histories_C: np.ndarray, row_SB: np.ndarray, cuts: np.ndarray) -> np.ndarray:
+    """For each token of each row [rows, T] its place among those that are read."""
+    steps_C = np.diff(cuts)
+    read_C = histories_C * steps_C  # by one network
+    piece_T = np.repeat(np.arange(len(steps_C)), steps_C)
+    place_T = (read_C.cumsum() - read_C - cuts[:-1])[piece_T] + np.arange(cuts[-1])  # in the first history of its piece
+    place_TSB = group_CSB[piece_T] * steps_C[piece_T, None, None] + place_T[:, None, None]
+    place_TSB += read_C.sum() * np.arange(len(row_SB))[:, None]
+    place_RT = np.empty((row_SB.size, cuts[-1]), np.int64)
+    place_RT[row_SB.ravel()] = place_TSB.reshape(cuts[-1], -1).T
+    return place_RT
 
 
 def _begins(alike_SR: np.ndarray, cuts: np.ndarray) -> np.ndarray:
