@@ -180,6 +180,15 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         """
         return None
 
+    @property
+    def timesteps(self) -> np.ndarray:
+        """How many steps the present episode of each instance has, int32 [B]."""
+        return self._timestep_B.copy()
+
+    def written_in(self) -> str:
+        """Where this kind of world is written, for messages."""
+        return faults.file_of(self)
+
     def on_device(self, worlds: Sequence[BaseWorld], device: Any) -> Any:
         """Worlds of this kind with the same options, this one among them, as tensors on a device of torch, on which whole
         episodes can be played without the host (`recollect.memory_rl.rounds_on_device` says what that is). None: they cannot.

@@ -34,7 +34,7 @@ from typing import Any, Literal
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from recollect.environments import crafter_instructions as instructions
 from recollect.environments import crafter_worlds
@@ -73,6 +73,12 @@ class Options(WorldOptions):
     hide_future: bool = False
     goals_shown: Shown = "after"
     horizon: int = Field(default=2500, ge=1)
+
+    @model_validator(mode="after")
+    def _goals_in_order(self) -> Options:
+        if self.fewest_goals > self.most_goals:
+            raise ValueError(f"fewest_goals {self.fewest_goals} exceeds most_goals {self.most_goals}")
+        return self
 
     def parts(self) -> dict[str, tuple[slice, tuple[int, ...]]]:
         """The parts of an observation, in order."""
@@ -224,6 +230,10 @@ class Crafter(ReplayedWorld):
     def goals(self) -> np.ndarray:
         """The instructions of the instances, float32 [B, K, 3], NaN behind the last goal."""
         return self._goals_BKW.copy()
+
+    def begin_streams(self, index_N: np.ndarray, seeds_B: np.ndarray) -> None:
+        super().begin_streams(index_N, seeds_B)
+        self._climbed_B[index_N] = 0
 
     def _begin(self, index_N: np.ndarray) -> None:
         super()._begin(index_N)

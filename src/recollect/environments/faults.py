@@ -104,11 +104,11 @@ def _blame(world: Any, what: str, values: np.ndarray, over_time: int | None = No
     row = int(wrong[0])
     number = next(each for each in values[row].ravel().tolist() if not math.isfinite(each))
     inner, row_b = _owner(world, 0 if over_time is not None else row)
-    step = row + over_time if over_time is not None else int(inner._timestep_B[row_b])
+    step = row + over_time if over_time is not None else int(inner.timesteps[row_b])
     task = inner.tasks[row_b]
     raise UserError(
         f"the world gave the {what} {number} at step {step} of task '{task.name}' ({task.split}, {task.index})",
-        where=file_of(inner),
+        where=inner.written_in(),
         do=f"mend the world: the {what} must be finite there. {_DO}",
     )
 

@@ -221,6 +221,7 @@ class ParallelWorld(World):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         vars(self)["horizon_terminates"] = about["horizon_terminates"]  # of the class that is played
+        self._written_in: str = about["written_in"]
 
     def __getattr__(self, name: str) -> Any:
         """What else the world says of itself (`goal_part`, `observation_parts`, ...), the same in all processes."""
@@ -277,6 +278,17 @@ class ParallelWorld(World):
 
     def optimal_return(self) -> np.ndarray:
         return np.concatenate(self._pool.ask("optimal_return", self._number, [()] * len(self._parts)))
+
+    def goals(self) -> np.ndarray:
+        """What its instances are told to reach, of a world that tells goals: [B, K, ...]."""
+        return np.concatenate(self._pool.ask("goals", self._number, [()] * len(self._parts)))
+
+    @property
+    def timesteps(self) -> np.ndarray:
+        return np.concatenate(self._pool.ask("timesteps", self._number, [()] * len(self._parts)))
+
+    def written_in(self) -> str:
+        return self._written_in
 
     def picture(self, b: int) -> Any:
         shares = [(int(b - part[0]) if b in part else None,) for part in self._parts]

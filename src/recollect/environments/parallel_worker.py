@@ -27,13 +27,21 @@ worlds: dict[int, World] = {}
 
 def make(number: int, name: str, options: dict[str, Any], tasks: Any, seeds: np.ndarray, mode: Any) -> dict[str, Any]:
     worlds[number] = world = registry.make_world(name, options, tasks, seeds, mode)
-    return {fact: getattr(world, fact) for fact in ABOUT}
+    return {fact: getattr(world, fact) for fact in ABOUT} | {"written_in": world.written_in()}
 
 
 def say(number: int, name: str) -> tuple[bool, Any]:
-    """Whether a world has an attribute, and what it is."""
+    """Whether a world has an attribute, and what it is.
+
+    Raises TypeError: it is a method, which would answer for one share alone, and as it is now.
+    """
     world = worlds[number]
-    return (True, getattr(world, name)) if hasattr(world, name) else (False, None)
+    if not hasattr(world, name):
+        return False, None
+    said = getattr(world, name)
+    if callable(said):
+        raise TypeError(f"`{name}` of the world is a method, which needs a request of its own in parallel_worker.py")
+    return True, said
 
 
 def reset(number: int, mask_B: np.ndarray, seeds_B: np.ndarray | None) -> np.ndarray:
@@ -46,6 +54,13 @@ def reset(number: int, mask_B: np.ndarray, seeds_B: np.ndarray | None) -> np.nda
 
 def picture(number: int, b: int | None) -> Any:
     return None if b is None else worlds[number].picture(b)
+
+
+def goals(number: int) -> np.ndarray:
+    """Of a world that tells its goals; see `docs/adding.md`."""
+    world: Any = worlds[number]
+    found: np.ndarray = world.goals()
+    return found
 
 
 def close(number: int) -> None:
@@ -62,6 +77,8 @@ DOES: dict[str, Callable[..., Any]] = {
     "get_state": lambda number: worlds[number].get_state(),
     "set_state": lambda number, state: worlds[number].set_state(state),
     "optimal_return": lambda number: worlds[number].optimal_return(),
+    "goals": goals,
+    "timesteps": lambda number: worlds[number].timesteps,
     "picture": picture,
     "close": close,
 }

@@ -97,6 +97,8 @@ class Options(WorldOptions):
 
     @model_validator(mode="after")
     def _known(self) -> Options:
+        if self.games is not None and self.game is not None:
+            raise ValueError(f"`game: {self.game}` and `games` are both set; write `default` for one of them")
         known = MEMORY_GAMES if self.difficulty == "memory" else TRAIN_GAMES | EVAL_GAMES
         for game in self.chosen or ():
             if game not in known:

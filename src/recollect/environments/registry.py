@@ -35,7 +35,12 @@ def world_class(name: str) -> type[base.World]:
 
 
 def tasks(name: str, options: Mapping[str, Any], split: str) -> list[base.Task]:
+    """The tasks of a split. Raises UserError: there is no such split, or the options leave nothing of it."""
     listed: list[base.Task] = _module(name).tasks(split, **options)
+    if not listed:
+        said = ", ".join(f"{key}: {value}" for key, value in options.items()) or "none"
+        do = "choose other options or another split; options may keep tasks of one split only"
+        raise UserError(f"the split '{split}' has no task, with the options {said}", where=f"world {name}", do=do)
     return listed
 
 

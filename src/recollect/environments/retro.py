@@ -35,6 +35,7 @@ SHAPE_CHW = (3, 84, 96)
 BUTTONS = 12  # of the console that has most
 SCRIPT = Path(__file__).with_name("retro_worker.py")
 SPLITS = ("train", "eval", "starts")
+CURE = "look at what it says; `make setup FAMILY=amago` installs the package anew"
 
 
 class Options(WorldOptions):
@@ -63,8 +64,8 @@ def tasks(split: str, **options: Any) -> list[Task]:
     return [Task(i, start or chosen.game, split, {"starts": [start]}) for i, start in enumerate(starts)]
 
 
-def check_game(game: str) -> None:
-    """Raise a UserError where the package is not installed, does not know the game, or has no ROM of it."""
+def check_game(game: str, starts: Sequence[str] = ()) -> None:
+    """Raise a UserError where the package is not installed, does not know the game or a start, or has no ROM of it."""
     data, where = needed("stable_retro", "retro", family="amago").data, "options of the world retro: game"
     known = data.list_games(data.Integrations.ALL)
     if game not in known:
@@ -74,6 +75,11 @@ def check_game(game: str) -> None:
     except FileNotFoundError:
         do = "take in a ROM of your own: `python -m stable_retro.import FOLDER`"
         raise UserError(f"there is no ROM of the game '{game}'", where=where, do=do) from None
+    there = data.list_states(game, data.Integrations.ALL)
+    for start in starts:
+        if start not in there:
+            what = f"the game '{game}' has no start '{start}'"
+            raise UserError(what, where="options of the world retro: starts", do=nearest(start, there))
 
 
 class Player:
@@ -90,7 +96,7 @@ class Player:
         options = {name: getattr(chosen, name) for name in ("game", "frame_skip", "border", "buttons")}
         self.starts = list(starts)
         self.playing = False  # an action was sent whose answer was not taken
-        self.worker = Worker("retro", Path(sys.executable), SCRIPT, fields, options)
+        self.worker = Worker("retro", Path(sys.executable), SCRIPT, fields, options, do=CURE)
 
     def begin(self, word: int) -> None:
         self.worker.ask("begin", which=[{"start": self.starts[word % len(self.starts)]}])
@@ -122,7 +128,7 @@ class Retro(ReplayedWorld):
 
     def _setup(self) -> None:
         chosen = self.options
-        check_game(chosen.game)
+        check_game(chosen.game, chosen.starts or ())
         players = [Player(chosen, task.data["starts"]) for task in self.tasks]
         acts: Space[Any] = Discrete(int(players[0].worker.arrays["actions"][0]))
         self.horizon = chosen.horizon

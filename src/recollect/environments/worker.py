@@ -54,6 +54,7 @@ class Worker:
         fields: name -> (dtype, shape) of the arrays that both sides see.
         options: of the world, as JSON has them.
         patience: seconds that an answer may take (in which this process is not stopped).
+        do: what its user can do where it fails; None: make its Python anew.
 
     Attributes:
         arrays: the shared arrays, zeros at first. A request's answer is in them when `ask` returns.
@@ -71,8 +72,10 @@ class Worker:
         options: Mapping[str, Any],
         *,
         patience: int = 900,
+        do: str | None = None,
     ) -> None:
         self.world = world
+        self._do = do or f"look at what it says; `make {world}` makes its Python anew"
         self.python = python
         self.patience = patience
         placed = {}
@@ -109,10 +112,6 @@ class Worker:
             raise UserError(what, where=script, do="use the worker script that belongs to this version")
         self.version: str = about["version"]
         self.ask("open", fields=placed, options=dict(options))
-
-    @property
-    def _do(self) -> str:
-        return f"look at what it says; `make {self.world}` makes its Python anew"
 
     @property
     def pid(self) -> int:

@@ -104,7 +104,8 @@ def scale_settings(scale: str) -> ScaleSettings:
 def _scale_settings(files: tuple[tuple[str, Path, tuple[int, int]], ...]) -> ScaleSettings:
     content: dict[str, Any] = {"published": files[0][0]} if len(files) > 1 else {}
     for _, path, _ in files:
-        content = overlaid(content, read_yaml(path))
+        said = overlaid(content, read_yaml(path))
+        content = {key: value for key, value in said.items() if value != DEFAULT}
         settings = validated(ScaleSettings, content, where=path)
         _check_overridden(settings, path)
     return settings
@@ -118,12 +119,29 @@ def _check_overridden(settings: ScaleSettings, path: Path) -> None:
                 what = f"the scale names '{name}', which is not among the {group}"
                 raise UserError(what, where=path, do=nearest(name, names(group)))
     for name in settings.ensembles:
-        if not config_path("methods", base_method(name)).is_file():
-            what = f"the scale's `ensembles` name '{name}', which is not among the methods"
-            raise UserError(what, where=path, do=nearest(base_method(name), names("methods")))
+        listed = names("methods")
+        if base_method(name) in listed:
+            listed = _variants(settings, base_method(name), path)
+        if name not in listed:
+            what = f"the scale's `ensembles` name '{name}', which is not among the methods and their variants"
+            raise UserError(what, where=path, do=nearest(name, listed))
     check_environment_names(Layer({"environments": settings.environments}, path))
     for name, said in settings.methods.items():
         check_environment_names(Layer(said, path, ("methods", name)))
+
+
+def _variants(settings: ScaleSettings, method: str, path: Path) -> list[str]:
+    """A method, and those variants of it that its files or the scale in this file list."""
+    chain = _base_chain(method)
+    of_scale = (Layer(settings.methods.get(name) or {}, path, ("methods", name)) for name in chain)
+    return [
+        method,
+        *(
+            f"{method}.{name}"
+            for layer in (*map(method_file, chain), *of_scale)
+            for name in _entries(layer, "variants")
+        ),
+    ]
 
 
 @remembered

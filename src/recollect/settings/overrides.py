@@ -23,13 +23,16 @@ PARTS = ("hyperparameters", "memory")  # of a method
 COMMA = re.compile(r",(?![^\[]*\])")  # outside brackets
 WORD = re.compile(r"[\w.+-]+")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")  # also those that are no JSON: .001, 1., +3
+PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+EXACT = 2**53  # below it floats are as exact as whole numbers
 KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 def method_with(method: str, changes: Iterable[str] = ()) -> str:
     """The name of a method or variant with settings changed (`KEY=VALUE`; of two about one key the later holds).
 
-    It is the one spelling of that name: keys in the order of the alphabet, numbers as JSON writes them (1e-3 is 0.001).
+    It is the one spelling of that name: keys in the order of the alphabet, numbers as JSON writes them (1e-3 is 0.001), and
+    whole ones without a point (1e3 is 1000).
     """
     base, _, variant = method.partition(".")
     named, chosen = _split(variant)
@@ -112,11 +115,11 @@ def _value(text: str, change: str) -> Any:
     if not WORD.fullmatch(text):
         raise _wrong(change, f"the value {text!r} is neither a number, a word, nor a list of these")
     try:
-        return json.loads(text)
+        value = json.loads(PYTHON_WORDS.get(text, text))
     except json.JSONDecodeError:
-        if NUMBER.fullmatch(text):
-            return int(text) if text.strip("+-").isdigit() else float(text)
-        return text
+        value = float(text) if NUMBER.fullmatch(text) else text
+    # A whole number has one name, however it is written.
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < EXACT else value
 
 
 def _text(value: Any) -> str:

@@ -125,7 +125,9 @@ def resolve(scale: str, env: str, method: str, seed: int) -> Settings:
     content = dict(method_mapping(scale, env, method))
     judged = content.pop("evaluation", None)
     if judged is not None:
-        if not content.get("evaluation_only") or not isinstance(judged, Mapping) or not judged.keys() <= {*JUDGED_BY}:
+        # A variant that is only judged, or one with changes in its name, which is trained and judged so.
+        may = content.get("evaluation_only") or method_layers(scale, env, method).changes
+        if not may or not isinstance(judged, Mapping) or not judged.keys() <= {*JUDGED_BY}:
             what = f"`evaluation` of a method may hold {', '.join(JUDGED_BY)} of a variant with `evaluation_only: true`"
             raise UserError(what, where=where, do="write the rest in the environment's `evaluation`")
         laid_over = merge(environment_mapping(scale, env).get("evaluation") or {}, judged)
@@ -174,11 +176,17 @@ def with_options(environment: EnvironmentSettings) -> EnvironmentSettings:
     model = getattr(load("world", environment.world, where=file).World, "options_model", None)
     if model is None:
         return environment
-    try:
-        options = model.parse(environment.options, environment.world)
-    except UserError as error:
-        where = f"{file}: options (of the world {environment.world})"
-        raise UserError(error.what, where=where, do=error.do) from error
+
+    def parsed(called: str, options: Mapping[str, Any]) -> Any:
+        try:
+            return model.parse(options, environment.world)
+        except UserError as error:
+            where = f"{file}: {called} (of the world {environment.world})"
+            raise UserError(error.what, where=where, do=error.do) from error
+
+    options = parsed("options", environment.options)
+    if environment.training_options:
+        parsed("training_options", {**environment.options, **environment.training_options})
     return environment.model_copy(update={"options": options})
 
 

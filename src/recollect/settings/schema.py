@@ -90,6 +90,12 @@ class ReturnSettings(Frozen):
     )
     target_std: float = Field(5.0, ge=0, description="Its standard deviation (the draw is rounded).")
 
+    @model_validator(mode="after")
+    def _in_order(self) -> ReturnSettings:
+        if not self.low < self.high:
+            raise ValueError(f"`low`, {self.low:g}, must be below `high`, {self.high:g}")
+        return self
+
 
 class EvaluationSettings(Frozen):
     """How a policy is evaluated (stage `evaluate`)."""

@@ -21,6 +21,7 @@ from gymnasium.vector import AutoresetMode
 from recollect.artifacts import threads
 from recollect.environments import parallel, registry
 from recollect.environments.base import World
+from recollect.environments.faults import check_step
 from recollect.environments.parallel import ParallelWorld
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import environment_settings
@@ -30,6 +31,7 @@ WORLDS: dict[str, tuple[str, dict[str, Any]]] = {  # an environment, and a few o
     "dark_room": ("dark_room_10x10", {"horizon": 7}),
     "tmaze": ("tmaze_active_20", {}),
     "visual_match": ("visual_match_per_episode_60", {}),
+    "goal_maze": ("amago_maze_11", {"horizon": 9}),
     "mini_grid": ("mini_grid_MemoryS5", {}),
     "crafter": ("amago_crafter", {"horizon": 9}),
     "metaworld": ("amago_meta_world_reach", {"attempt_steps": 5, "attempts": 2}),
@@ -37,7 +39,7 @@ WORLDS: dict[str, tuple[str, dict[str, Any]]] = {  # an environment, and a few o
     "miniworld": ("mini_world_TMaze", {}),
     "pybullet": ("bullet_ant_p", {}),
 }
-OURS = ("dark_room", "tmaze", "visual_match", "mini_grid")
+OURS = ("dark_room", "tmaze", "visual_match", "goal_maze", "mini_grid")
 HERE = [name for name in WORLDS if name in OURS or find_spec(name)]
 
 
@@ -95,6 +97,7 @@ def test_every_instance_plays_what_it_plays_in_one_process(name: str) -> None:
     assert getattr(together, "parts", 0) == getattr(alone, "parts", 0)
     assert not hasattr(together, "players_of_nobody")
     assert_same(together.reset(), alone.reset())
+    told: list[Any] = [alone, together] if hasattr(alone, "goals") else []
     kept: list[dict[str, np.ndarray]] = []
     for step in range(2 * alone.horizon if alone.horizon < 20 else 20):
         if step == 5:
@@ -110,6 +113,8 @@ def test_every_instance_plays_what_it_plays_in_one_process(name: str) -> None:
                 for world in (alone, together):
                     world.reset(seed=step, options={"reset_mask": ended_B & ~some_B})
             assert_same(*(world.reset(options={"reset_mask": some_B}) for world in (together, alone)))
+        for world in told[1:]:
+            assert_same(world.goals(), alone.goals())  # type: ignore[attr-defined]
     for world, state in zip((together, alone), kept, strict=True):  # each goes on from the other's state
         world.set_state(state)
     actions_B = sampled(alone, 5)
@@ -118,6 +123,24 @@ def test_every_instance_plays_what_it_plays_in_one_process(name: str) -> None:
         np.testing.assert_equal(*(world.picture(B - 1) for world in (together, alone)))
     for world in (alone, together):
         world.close()
+
+
+def test_a_number_that_is_not_finite_is_reported_with_task_step_and_the_worlds_file() -> None:
+    alone, together = both("tmaze")
+    for world in (alone, together):
+        world.reset()
+        observations, rewards, *_ = world.step(np.zeros(B, np.int64))
+        rewards[B - 1] = np.nan
+        with pytest.raises(UserError, match="the reward nan at step 1 of task '") as refused:
+            check_step(world, observations, rewards)
+        assert refused.value.where.endswith("environments/tmaze.py")
+
+
+def test_a_method_of_a_world_is_never_taken_for_what_it_says_of_itself() -> None:
+    _, together = both("tmaze")
+    assert isinstance(together, ParallelWorld)
+    with pytest.raises(RuntimeError, match="`get_state` of the world is a method"):
+        together.__getattr__("get_state")
 
 
 def test_ended_instances_begin_anew_within_a_step() -> None:

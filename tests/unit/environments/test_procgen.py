@@ -106,12 +106,18 @@ def test_the_world_says_what_it_is_without_a_python_that_plays_it(
         ({"games": []}, "at least 1 item"),
         ({"difficulty": "extreme"}, "'easy', 'hard' or 'memory'"),
         ({"sticky_actions": 1.0}, "less than 1"),
+        ({"game": "maze", "games": ["heist"], "difficulty": "memory"}, "`game: maze` and `games` are both set"),
         ({"stickyness": 0.1}, "did you mean 'sticky_actions'"),
     ],
 )
 def test_bad_options_are_refused_with_a_hint(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         registry.tasks("procgen", options, "train")
+
+
+def test_a_split_of_which_options_leave_nothing_is_refused() -> None:
+    with pytest.raises(UserError, match=r"the split 'eval' has no task, with the options games: \['bigfish'\]"):
+        registry.tasks("procgen", {"games": ["bigfish"]}, "eval")
 
 
 def test_the_memory_mode_is_that_of_helm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

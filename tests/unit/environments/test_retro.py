@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode
 from recollect.environments import registry, retro_worker
 from recollect.environments.base import World
 from recollect.environments.worker import Worker
+from recollect.settings.errors import UserError
 
 with_retro = pytest.mark.skipif(find_spec("stable_retro") is None, reason="stable_retro is not installed")
 GAME = "Airstriker-Genesis-v0"
@@ -97,6 +98,14 @@ def test_games_that_are_played_side_by_side_are_those_of_each_alone() -> None:
         for b, world in enumerate(alone):
             for mine, theirs in zip(world.step(actions[b : b + 1])[:4], rows[:4], strict=True):
                 np.testing.assert_array_equal(mine[0], theirs[b])
+
+
+@with_retro
+def test_a_start_that_the_game_does_not_have_is_refused_at_once() -> None:
+    make(1, starts=["Level1"])
+    with pytest.raises(UserError, match="the game 'Airstriker-Genesis-v0' has no start 'Level9'") as refused:
+        make(1, starts=["Level1", "Level9"])
+    assert "Level1" in refused.value.do
 
 
 @with_retro

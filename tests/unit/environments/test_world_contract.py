@@ -89,6 +89,25 @@ def test_every_environment_that_can_be_made_here_passes_the_check(env: str) -> N
     assert found == []
 
 
+@pytest.mark.parametrize(("name", "options"), WORLDS + OTHERS)
+def test_what_follows_a_seed_does_not_depend_on_what_was_played_before(name: str, options: dict[str, Any]) -> None:
+    world = make(name, options, range(12))
+
+    def played() -> list[np.ndarray]:
+        seen = [world.reset(seed=4)[0]]
+        world.single_action_space.seed(1)
+        for _ in range(15):
+            observations, rewards, terminated, truncated, _ = world.step(
+                np.stack([world.single_action_space.sample() for _ in range(12)])
+            )
+            seen += [observations, rewards, terminated, truncated]
+            world.reset(options={"reset_mask": terminated | truncated})
+        return seen
+
+    for first, again in zip(played(), played(), strict=True):
+        np.testing.assert_array_equal(first, again)
+
+
 @pytest.mark.parametrize(("name", "options"), RANDOM_STARTS)
 def test_reset_with_a_seed_repeats_and_an_empty_mask_changes_nothing(name: str, options: dict[str, Any]) -> None:
     world = make(name, options, list(range(12)) * 4)

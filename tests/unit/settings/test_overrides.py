@@ -28,6 +28,9 @@ def test_a_name_says_what_was_changed_in_one_spelling() -> None:
     name = method_with("ad", ["hyperparameters.optimisation.learning_rate=1e-4", "context=12"])
     assert name == method_with("ad", ["context=3", "context=12", "optimisation.learning_rate=0.0001"])
     assert name == "ad.context=12,optimisation.learning_rate=0.0001" == method_with(name, [])
+    for typed in ("1000", "1e3", "1000.0", "+1000"):
+        assert method_with("dqn_lstm", [f"train_episodes={typed}"]) == "dqn_lstm.train_episodes=1000"
+    assert method_with("radt", ["compile=True", "a=None"]) == method_with("radt", ["compile=true", "a=null"])
     assert method_with("radt.task_weight_0", ["context=9"]) == "radt.task_weight_0,context=9"
     assert (method_with("radt", []), method_with("radt.task_weight_0", [])) == ("radt", "radt.task_weight_0")
 

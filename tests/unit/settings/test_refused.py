@@ -372,3 +372,14 @@ def test_a_wrong_option_of_a_world_names_the_environments_file(own: Path) -> Non
         check.check()
     assert refused.value.where == f"{own / 'environments/my_room.yaml'}: options (of the world dark_room)"
     assert refused.value.do == "did you mean 'width'?"
+
+
+def test_what_is_wrong_in_training_alone_and_returns_upside_down_are_found_by_the_check(own: Path) -> None:
+    file = own / "environments/my_room.yaml"
+    file.write_text(json.dumps({"world": "dark_room", "training_options": {"widht": 5}}))
+    with pytest.raises(UserError, match="unknown option 'widht'") as refused:
+        check.check()
+    assert refused.value.where == f"{file}: training_options (of the world dark_room)"
+    file.write_text(json.dumps({"world": "dark_room", "returns": {"low": 9, "high": 0}}))
+    with pytest.raises(UserError, match="`low`, 9, must be below `high`, 0"):
+        check.check()

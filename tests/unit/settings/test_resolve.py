@@ -170,6 +170,11 @@ def test_a_scale_says_what_the_one_that_it_extends_says_then_its_own(config: Pat
     assert figure.seeds == (5, 7)
     assert figure.options == {"columns": 3}  # `default` takes back what the figure's own file says
     assert resolve.scale_settings("again").published == "demo"
+    write(config, "scales/third", {**own, "published": "default", "seeds": "default"})
+    with pytest.raises(UserError, match="'seeds'"):  # which the lowest must say
+        resolve.scale_settings("third")
+    write(config, "scales/third", {**own, "extends": "again", "published": "default"})
+    assert resolve.scale_settings("third").published is None
     assert resolve.figure_settings("demo", "curve").seeds == (0, 2)
 
 

@@ -151,6 +151,13 @@ def test_a_variant_that_is_judged_in_another_way_plays_the_policy_of_the_variant
     assert texts[0] != texts[1]
 
 
+def test_a_variant_that_is_judged_in_another_way_can_be_trained_with_other_settings(workdir: Path) -> None:
+    own = resolve("paper", ROOM, "ad.k_50_episodes_200,optimisation.learning_rate=0.001", 0)
+    assert own.environment.evaluation.episodes == 200
+    assert own.method.hyperparameters.optimisation.learning_rate == 0.001
+    assert played_method("paper", ROOM, own.method.name) == own.method.name
+
+
 @pytest.mark.parametrize(
     "variant",
     [

@@ -103,9 +103,11 @@ def test_seeds_of_an_ensemble_are_one_pack_however_long_they_take(made: Path) ->
     path.write_text(yaml.safe_dump({**known, "ensembles": ["dt"]}))
     assert packs.packs("paper") == {(0, 1): [(ROOM, "dt")]}
     assert packs.packs("paper", most=1) == {}
-    path.write_text(yaml.safe_dump({**known, "ensembles": ["dqn_gtp"]}))
-    with pytest.raises(UserError, match="`ensembles` name 'dqn_gtp'"):
-        packs.packs("paper")
+    for name, meant in {"dqn_gtp": "dqn_gpt", "dqn_gpt.layer_1": "dqn_gpt.layers_1"}.items():
+        path.write_text(yaml.safe_dump({**known, "ensembles": [name]}))
+        with pytest.raises(UserError, match=f"`ensembles` name '{name}'") as refused:
+            packs.packs("paper")
+        assert meant in refused.value.do
 
 
 def test_at_a_scale_of_small_runs_an_ensemble_holds_all_seeds_that_any_figure_wants(made: Path) -> None:
