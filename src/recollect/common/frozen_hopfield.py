@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -32,6 +33,25 @@ def one_hots(values: Tensor, bins: Sequence[int]) -> Tensor:
     """Concatenated one-hots [..., sum(bins)] float32 of integers [..., k] below the k sizes in `bins`."""
     parts = [torch.nn.functional.one_hot(values[..., i].long(), size) for i, size in enumerate(bins)]
     return torch.cat(parts, dim=-1).float()
+
+
+_tables: WeakValueDictionary[tuple[Any, ...], Tensor] = WeakValueDictionary()
+
+
+def _rounded(embeddings_VD: Tensor, dtype: torch.dtype) -> Tensor:
+    """Embeddings in another precision: one table in a process for all that read the same ones."""
+    if embeddings_VD.dtype == dtype:
+        return embeddings_VD
+    key = (
+        embeddings_VD.data_ptr(),
+        embeddings_VD.shape,
+        embeddings_VD.device,
+        dtype,
+    )  # whoever holds a table holds these, too
+    table_VD = _tables.get(key)
+    if table_VD is None:
+        table_VD = _tables[key] = embeddings_VD.to(dtype)
+    return table_VD
 
 
 class FrozenHopfield:
@@ -59,7 +79,7 @@ class FrozenHopfield:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.embeddings_VD = embeddings_VD.detach().float()
-        self._table_VD = self.embeddings_VD.to(dtype)
+        self._table_VD = _rounded(self.embeddings_VD, dtype)
         self.vocabulary, self.width = self.embeddings_VD.shape
         self.inputs, self.beta, self.similarity = inputs, beta, similarity
         device = self.embeddings_VD.device

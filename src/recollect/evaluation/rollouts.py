@@ -1,6 +1,7 @@
 """Playing a policy as the evaluation does, and keeping every step, as the columns of `recollect.common.histories`.
 
-Worlds and draws are seeded as in the evaluation, so the same episodes of a task are the same here.
+Worlds and draws are seeded as in the evaluation, so the same episodes of a task are the same here. Of HELMv2 with the statistics of
+its batch they are so where as many are played.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class FeatureRescaling:
                 raise UserError(
                     "one agent alone has no spread",
                     where="feature statistics: batch",
-                    do="use `running` or `frozen` (for a trained policy `played_statistics: trained`), or two or more agents",
+                    do="play the variant `played_alone` (`played_statistics: trained`); or train with `running` or `frozen`",
                 )
             std_W, mean_W = torch.std_mean(features_NW, dim=0)
         else:

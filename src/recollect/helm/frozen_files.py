@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from recollect.settings.loading import stamp
-
 Frozen = TypeVar("Frozen")
 
 _held: WeakValueDictionary[tuple[Hashable, ...], Any] = WeakValueDictionary()
@@ -24,9 +22,15 @@ def frozen(make: Callable[[], Frozen], path: Path | None, *chosen: Hashable) -> 
         path: a file or a folder; None: the choices alone say what is made.
 
     Raises:
-        UserError: there is no such file, or what `make` raises.
+        UserError: what `make` raises, also where there is no such file.
     """
-    key = chosen if path is None else (Path(path).absolute(), *stamp(path), *chosen)
+    key = chosen
+    if path is not None:
+        try:
+            status = Path(path).stat()
+        except OSError:
+            return make()
+        key = (Path(path).absolute(), status.st_mtime_ns, status.st_size, *chosen)
     found: Frozen | None = _held.get(key)
     if found is None:
         found = _held[key] = make()

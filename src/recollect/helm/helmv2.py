@@ -92,7 +92,10 @@ def make_history(
     hp: Hyperparameters = settings.method.hyperparameters
     memory = history.memory_of(settings, inputs)
     model = vision_language_model(
-        hp.vision_language_model, model=inputs.get("vision_language_model"), device=inputs.device
+        hp.vision_language_model,
+        settings.scale,
+        model=inputs.get("vision_language_model"),
+        device=inputs.device,
     )
     by_batch = hp.statistics == hp.played_statistics == "batch"
     reader = FeatureReader(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from recollect.common.contract import Inputs, facts_of
@@ -38,6 +38,10 @@ class Hyperparameters(OnPolicyHyperparameters):
     width: int = Field(256, gt=0, description="Features of an image. Paper: 256.")
     units: int = Field(256, gt=0, description="Of the LSTM. Paper: 256.")
     sequences: int = Field(16, gt=0, description="Pieces of episodes in a minibatch. Paper: 4, 8 or 16.")
+
+    @model_validator(mode="after")
+    def _minibatches_are_of_one_size(self) -> Hyperparameters:
+        return self  # they are pieces of episodes, however many these are
 
 
 class RecurrentAgent(Agent):

@@ -245,7 +245,10 @@ def apart(both: Tensor | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class SampledPolicy(BatchedPolicy):
-    """Plays an agent; a row's actions are drawn with its own seed (or `likeliest`), so no row depends on the others."""
+    """Plays an agent; a row's actions are drawn with its own seed, or `likeliest`.
+
+    So no row depends on the others, but of HELMv2 with the statistics of its batch.
+    """
 
     acting = (*BatchedPolicy.acting, "agent")
 

@@ -36,7 +36,9 @@ class VisionLanguageModelSettings(Frozen):
         description="source: hub. Of products of its image encoder; auto, as released: float16 on a GPU, else float32.",
     )
     language_model: str = Field("minilm", description="source: trained. What its texts are read with.")
-    hyperparameters: dict[str, Any] = Field(default_factory=dict, description="source: trained. Of helm.dual_encoder.")
+    hyperparameters: dict[str, Any] = Field(
+        default_factory=dict, description="source: trained. Of helm.vision.dual_encoder."
+    )
     width: int = Field(32, ge=1, description="source: random. Numbers that an image or text becomes.")
 
 
@@ -55,7 +57,7 @@ class TokenVocabularySettings(Frozen):
 
 
 def vision_language_model(name: str, scale: str | None = None) -> VisionLanguageModelSettings:
-    """Where the vision-language model of this name comes from, at a scale that may say how it is trained."""
+    """Where the vision-language model of this name comes from, at a scale that may say something of it."""
     content, where = listed("vision-language model", name, "vision_language_models")
     at_scale = scale_settings(scale).vision_language_models.get(name, {}) if scale is not None else {}
     return validated(VisionLanguageModelSettings, merge(content, at_scale), where=where)
@@ -64,7 +66,7 @@ def vision_language_model(name: str, scale: str | None = None) -> VisionLanguage
 def fetched_model(name: str) -> LanguageModelSettings | VisionLanguageModelSettings:
     """A frozen model of either kind that comes from the hub; a name that both kinds have is a language model's."""
     seeing = name in entries_of("vision_language_models") and name not in entries_of("language_models")
-    chosen = vision_language_model(name) if seeing else language_model(name)
+    chosen = vision_language_model(name, None) if seeing else language_model(name)
     if chosen.source != "hub":
         raise UserError(
             f"the model '{name}' comes from source '{chosen.source}' and is not fetched",

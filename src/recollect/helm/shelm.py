@@ -75,7 +75,10 @@ def make_history(
         )
     memory = history.memory_of(settings, inputs, tokens=hp.topk)
     model = vision_language_model(
-        words.vision_language_model, model=inputs.get("vision_language_model"), device=inputs.device
+        words.vision_language_model,
+        settings.scale,
+        model=inputs.get("vision_language_model"),
+        device=inputs.device,
     )
     vocabulary = TokenVocabulary.on(inputs.device, inputs.need("token_vocabulary"))
     channels = history.channels_of(facts_of(settings.environment).image_shape)

@@ -65,13 +65,14 @@ class Together(RunsTogether[OnPolicyTrainer]):
         """Train each run to its end, or to where it breaks. Raises UserError: their memories cannot be shared."""
         waiting = list(range(len(self.runs)))
         while waiting:
-            self.begin(waiting.pop(0))
+            while waiting and not self.trainers:  # until one could be begun, which knows what it takes
+                self.begin(waiting.pop(0))
+            if not self.trainers:
+                break
             left = 1 + len(waiting)
             turns = -(-left // self._room())
             for _ in range(-(-left // turns) - 1):  # about as many in each turn
                 self.begin(waiting.pop(0))
-            if not self.trainers:
-                continue  # none could be begun
             self.steps = {place: trainer.steps for place, trainer in self.trainers.items()}
             total = self.settings[0].method.hyperparameters.steps * len(self.trainers)
             title = f"training {len(self.trainers)} seeds together"

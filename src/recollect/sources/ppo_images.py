@@ -40,7 +40,7 @@ from recollect.environments import faults, registry
 from recollect.environments.base import Task, World
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator, seed_of
-from recollect.sources.columns import Columns, Rows, begun
+from recollect.sources.columns import GROWING, Columns, Rows, begun
 from recollect.sources.ppo_settings import PPOHyperparameters
 from recollect.sources.recording import Run, action_dtype, in_order, mean_of_known, tracked
 
@@ -123,10 +123,14 @@ def generate(
 
 
 def check_room(folder: Path, world: World, settings: Hyperparameters, tasks: int) -> None:
-    """Raise a UserError unless the disk has room for the histories twice: as they grow, and in the final file."""
+    """Raise a UserError unless the disk has room for the histories twice: as they grow, and in the final file.
+
+    What an older run left of its growing ones is written over.
+    """
     shape = world.single_observation_space.shape
     needed = 2 * tasks * settings.transitions // settings.actors * settings.recorded * math.prod(shape or ())
-    free = shutil.disk_usage(folder).free
+    overwritten = sum(path.stat().st_size for path in folder.glob(f"*{GROWING}"))
+    free = shutil.disk_usage(folder).free + overwritten
     if needed > free:
         raise UserError(
             f"the histories may need {needed / 1e9:.1f} GB while they are made, and {free / 1e9:.1f} GB are free",

@@ -223,7 +223,7 @@ class SACAgent:
         led_to = np.concatenate([history["observation"][kept[0] + 1 : played], env.seen[None]])
         ended = np.flatnonzero(done)  # the k-th of them is where the k-th episode ended
         newest = ended >= kept[0]
-        led_to[ended[newest] - kept[0]] = np.array(env.ends, np.float32)[newest]
+        led_to[ended[newest] - kept[0]] = np.array(env.ends, np.float32).reshape(-1, led_to.shape[1])[newest]
         cut = np.zeros(played, bool)
         cut[ended] = env.cut
         buffer.observations[place, 0] = history["observation"][kept[0] : played][:, env.entries]

@@ -156,7 +156,7 @@ def _resolve_vision() -> dict[str, dict[str, Any]]:
     for name in entries_of("token_vocabularies", "vocabularies"):
         vocabulary = token_vocabulary(name)
         prompt_templates(vocabulary.templates)
-        vision_language_model(vocabulary.vision_language_model)
+        vision_language_model(vocabulary.vision_language_model, None)
         language_model(vocabulary.language_model)
     return settings
 

@@ -29,6 +29,7 @@ def embed_vocabulary(scale: str, name: str, *, device: str = "cpu") -> None:
     with run_lock(folder):
         arrays, about = embedded_words(
             settings,
+            scale,
             inputs,
             folder,
             provenance=known,

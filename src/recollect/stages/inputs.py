@@ -106,7 +106,7 @@ def language_model_file(name: str) -> dict[str, Path]:
 
 def vision_language_file(scale: str, name: str) -> dict[str, Path]:
     """The weights of a vision-language model: fetched, or trained at this scale; nothing where they are random."""
-    source = vision_language_model(name).source
+    source = vision_language_model(name, scale).source
     if source == "random":
         return {}
     return {"vision_language_model": paths.model(name) if source == "hub" else paths.trained_model(scale, name)}

@@ -304,6 +304,10 @@ def test_a_step_is_adamw_on_the_clipped_gradient_of_the_loss() -> None:
 # ---- the LSTM's minibatches
 
 
+def test_pieces_of_episodes_need_no_number_of_minibatches() -> None:
+    assert settings_of("ppo_lstm", actors=5, rollout=7, batches=8).method.hyperparameters.batches == 8
+
+
 def test_pieces_begin_where_episodes_do() -> None:
     done_TE = np.zeros((5, 3), bool)
     done_TE[[1, 4], 0] = True

@@ -294,6 +294,28 @@ def test_more_seeds_than_there_is_room_for_take_turns(
     assert_near(company, wanted)
 
 
+def test_where_the_first_seed_cannot_begin_the_others_still_take_turns(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    company, turns = Company("helm", tmp_path, inputs), []
+    begun, going = together.Together._resumed, together.Together._go_on
+
+    def refused(self: together.Together, place: int) -> None:
+        if place == 0:
+            raise UserError("it cannot begin", where="here", do="nothing")
+        begun(self, place)
+
+    def counted(self: together.Together, progress: Any) -> None:
+        turns.append(len(self.trainers))
+        going(self, progress)
+
+    monkeypatch.setattr(together.Together, "_resumed", refused)
+    monkeypatch.setattr(together.Together, "_go_on", counted)
+    row_bytes = getattr(language_memory(XL, memory_length=6), "row_bytes", 0)
+    monkeypatch.setitem(together.RING_BYTES, "cpu", 1.5 * 4 * row_bytes)
+    assert list(company.train()) == [0] and turns == [1, 1]
+
+
 def test_a_run_that_was_begun_alone_goes_on_with_others_and_the_other_way_round(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

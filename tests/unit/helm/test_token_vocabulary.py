@@ -10,10 +10,12 @@ from torch.nn import functional as F
 from recollect.artifacts.sealed import write_arrays
 from recollect.helm.feature_rescaling import FeatureRescaling
 from recollect.helm.frame_cache import FrameCache
+from recollect.helm.language.language_vocabulary import vocabulary as words_of
 from recollect.helm.token_retrieval import TokenRetrieval
 from recollect.helm.vision.token_vocabulary import KIND, TokenVocabulary, embedded, usable
 from recollect.helm.vision.vision_language import RandomModel
 from recollect.settings.errors import UserError
+from recollect.settings.schema import LanguageModelSettings
 
 WORDS = ("key", "ball", "box", "door", "wall", "red", "blue")
 LM_IDS = torch.tensor([30, 2, 17, 5, 80, 41, 11])
@@ -47,6 +49,15 @@ def test_where_words_begin_with_a_space_that_spelling_is_the_word():
     assert usable(["key", "ball ", "box", "paris", " "], lm, "stripped") == ([0, 1, 2], [1, 2, 3])
     assert usable(["key", "ball ", "box", "paris", " "], lm, "cased") == ([0, 1, 2, 3], [1, 2, 3, 4])
     assert usable(["key", "ball ", " "], lm, "exact") == ([0, 2], [0, 5])
+
+
+def test_a_vocabulary_of_bytes_is_read_as_text(tmp_path):
+    """GPT-2's writes the space in front of a word as a letter."""
+    (tmp_path / "vocab.json").write_text(json.dumps({"key": 1, "\u0120key": 0, "\u0120ball": 3, "\u00e6": 2}))
+    settings = LanguageModelSettings(source="package", kind="gpt2")
+    strings = words_of(settings, tmp_path)
+    assert strings == (" key", "key", "<\u00e6>", " ball")
+    assert usable(["key", "ball "], strings, "stripped") == ([0, 1], [0, 3])
 
 
 def test_a_words_vector_has_length_one_along_the_plain_mean_over_templates():

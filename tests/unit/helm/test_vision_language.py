@@ -9,6 +9,7 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 import torch
+import yaml
 from torch.nn import functional as F
 
 from recollect.artifacts.sealed import sealing, verify, write_arrays
@@ -241,7 +242,7 @@ def small_clip(workdir, monkeypatch):
 
 def test_a_clip_that_was_fetched_encodes_frames_and_texts_of_any_length_alike_in_any_company(small_clip):
     network, path = small_clip
-    model = vision_language_model("clip-vit-b16", model=path, device="cpu")
+    model = vision_language_model("clip-vit-b16", None, model=path, device="cpu")
     assert model.width == 24
     frames = torch.randint(0, 256, (5, 3, 56, 56), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     expected = network.images(preprocessed(frames.float() / 255, 48, "crop")).detach()
@@ -263,7 +264,7 @@ def test_a_model_is_read_once_while_anybody_sees_with_it_and_again_when_its_file
     _, path = small_clip
 
     def opened():
-        return vision_language_model("clip-vit-b16", model=path, device="cpu")
+        return vision_language_model("clip-vit-b16", None, model=path, device="cpu")
 
     one = opened()
     assert opened() is one
@@ -277,24 +278,45 @@ def test_a_model_is_read_once_while_anybody_sees_with_it_and_again_when_its_file
     assert last() is None
 
 
+def test_what_a_scale_says_of_a_model_is_how_it_sees(small_clip, workdir):
+    """The provenance has it, so the model must, too."""
+    _, path = small_clip
+    own = {"description": "d", "extends": "smoke", "vision_language_models": {"clip-vit-b16": {"fit": "squash"}}}
+    (workdir / "config/scales/own.yaml").write_text(yaml.safe_dump(own))
+    fits = {
+        scale: vision_language_model("clip-vit-b16", scale, model=path, device="cpu").fit for scale in (None, "own")
+    }
+    assert fits == {None: "crop", "own": "squash"}
+
+
+def test_a_missing_file_is_said_to_be_missing(small_clip):
+    _, path = small_clip
+    path.unlink()
+    with pytest.raises(UserError, match=r"there is no|missing|does not exist") as refused:
+        vision_language_model("clip-vit-b16", None, model=path, device="cpu")
+    assert "configuration" not in refused.value.what
+
+
 def test_weights_of_another_network_and_damaged_ones_are_refused(small_clip, monkeypatch):
     _, path = small_clip
     monkeypatch.setitem(vision_language.SHAPES, "clip_vit_b16", SMALL_RESNET)
     with pytest.raises(UserError, match="do not fit the network"):
-        vision_language_model("clip-vit-b16", model=path, device="cpu")
+        vision_language_model("clip-vit-b16", None, model=path, device="cpu")
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(UserError, match="sha256"):
-        vision_language_model("clip-vit-b16", model=path, device="cpu")
+        vision_language_model("clip-vit-b16", None, model=path, device="cpu")
     with pytest.raises(UserError, match="must be made before"):
-        vision_language_model("clip-vit-b16", model=None, device="cpu")
+        vision_language_model("clip-vit-b16", None, model=None, device="cpu")
     with pytest.raises(UserError, match="clip-vit-b16"):
-        vision_language_model("clip-vit-b17", model=None, device="cpu")
+        vision_language_model("clip-vit-b17", None, model=None, device="cpu")
 
 
 def test_the_random_model_is_a_function_of_its_seed_and_tells_frames_and_texts_apart(workdir):
     frames = torch.randint(0, 256, (4, 3, 56, 56), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    one, same, other = (vision_language_model("random", model=None, device="cpu", seed=seed) for seed in (0, 0, 1))
+    one, same, other = (
+        vision_language_model("random", None, model=None, device="cpu", seed=seed) for seed in (0, 0, 1)
+    )
     assert torch.equal(one.images(frames), same.images(frames)) and torch.equal(one.texts(["a"]), same.texts(["a"]))
     assert not torch.equal(one.images(frames), other.images(frames))
     assert len(one.images(frames).unique(dim=0)) == 4 and len(one.texts(["a", "b", "a"]).unique(dim=0)) == 2

@@ -23,7 +23,7 @@ from recollect.environments import procgen, registry
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import seed_of
 from recollect.sources import ppo_images
-from recollect.sources.columns import Columns
+from recollect.sources.columns import GROWING, Columns
 
 FAKE = Path(__file__).parents[1] / "fake_procgen_worker.py"
 OPTIONS = {"games": ["bigfish", "maze"]}
@@ -233,6 +233,13 @@ def test_what_does_not_fit_is_refused_before_any_work(tmp_path: Path, monkeypatc
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(0, 0, 10**6))
     with pytest.raises(UserError, match=r"may need 0\.0 GB .* and 0\.0 GB are free"):
         generated(tmp_path)
+    shown = registry.make_world(
+        "procgen", OPTIONS, registry.tasks("procgen", OPTIONS, "train")[:1], np.zeros(1, np.uint64)
+    )
+    (tmp_path / f"observation{GROWING}").write_bytes(bytes(5 * 10**6))  # of a run before, which is written over
+    ppo_images.check_room(tmp_path, shown, settings(), 1)
+    with pytest.raises(UserError, match=r"may need 0\.0 GB .* and 0\.0 GB are free"):
+        ppo_images.check_room(tmp_path, shown, settings(), 2)
 
 
 def test_the_published_settings_are_the_defaults() -> None:

@@ -98,6 +98,19 @@ def test_a_killed_run_ends_with_the_same_histories(tmp_path: Path, network: str)
     assert ends_the_same(train, tmp_path, stops=(60, 120, 160)) >= 3
 
 
+def test_a_run_that_was_killed_before_its_first_episode_ended_goes_on(tmp_path: Path) -> None:
+    pytest.importorskip("stable_baselines3")
+    options = {**OPTIONS, "horizon": 90}
+
+    def train(run: Run) -> dict[str, np.ndarray]:
+        settings, tasks = sac.Hyperparameters(**SMALL, transitions=100), registry.tasks(WORLD, options, "train")[:1]
+        return {
+            name: np.array(one) for name, one in sac.generate(WORLD, options, tasks, settings, seed=1, run=run).items()
+        }
+
+    assert ends_the_same(train, tmp_path, stops=(40,)) >= 1
+
+
 @pytest.mark.slow
 def test_an_agent_that_sees_the_goal_learns_to_reach_it() -> None:
     pytest.importorskip("stable_baselines3")

@@ -115,7 +115,7 @@ def test_a_model_is_trained_at_a_scale_and_read_back(workdir, monkeypatch):
     path, accuracy = paths.trained_model("smoke", "tiles"), paths.model_accuracy("smoke", "tiles")
     judged = read_json(accuracy, kind="accuracy")
     assert judged["single"]["pictures"] == 50 and 0 <= judged["single"]["top_1"] <= judged["single"]["top_5"] <= 1
-    model = vision_language_model("tiles", model=path, device="cpu")
+    model = vision_language_model("tiles", None, model=path, device="cpu")
     assert model.images(torch.zeros(2, 3, 56, 56)).shape == model.texts(["key", "a sphere"]).shape == (2, model.width)
     first = path.read_bytes(), accuracy.read_bytes()
     embed_vocabulary.embed_vocabulary("smoke", "tiles")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from recollect.artifacts.sealed import verify
 from recollect.common.language_models import KIND, RANDOM_VOCABULARY, WEIGHTS, package_folder, package_weights
+from recollect.helm.language.byte_level import text_of
 from recollect.settings.errors import UserError
 from recollect.settings.schema import LanguageModelSettings
 
@@ -47,4 +48,4 @@ def vocabulary(settings: LanguageModelSettings, folder: Path | None = None) -> t
     if file.suffix == ".txt":
         return tuple(text.removesuffix("\n").split("\n"))
     ids = json.loads(text)
-    return tuple(sorted(ids, key=ids.__getitem__))
+    return tuple(text_of(token) for token in sorted(ids, key=ids.__getitem__))

@@ -14,9 +14,9 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
-from tokenizers.decoders import ByteLevel
 from torch import Tensor
 
+from recollect.helm.language.byte_level import text_of
 from recollect.helm.language.rotary_transformer import RotaryTransformer, RotaryTransformerSettings
 from recollect.settings.errors import UserError
 
@@ -81,7 +81,7 @@ def _opened(path: Path) -> tuple[RotaryTransformerSettings, dict[str, Any], tupl
     extra = [key for key in said if key.startswith("llama.rope.scaling")]
     if extra or said.get("tokenizer.ggml.model") != "gpt2":
         raise strange(f"it has {extra or 'a tokenizer of another kind'}", path)
-    return settings, {tensor.name: tensor for tensor in reader.tensors}, tuple(map(_text, strings))
+    return settings, {tensor.name: tensor for tensor in reader.tensors}, tuple(map(text_of, strings))
 
 
 def renamed(settings: RotaryTransformerSettings, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -104,9 +104,3 @@ def renamed(settings: RotaryTransformerSettings, tensors: Mapping[str, Any]) -> 
 
 def strange(what: str, path: Path) -> UserError:
     return UserError(f"The language model's file cannot be read: {what}.", where=path, do="Install the pinned package.")
-
-
-def _text(token: str) -> str:
-    """A token's text; of some bytes of a character: how they are written, in angle brackets."""
-    text = ByteLevel().decode([token])
-    return f"<{token}>" if "\ufffd" in text else text

@@ -1,4 +1,4 @@
-"""Pictures of MiniGrid's tiles as an agent sees them, and what can truly be said of each: what helm.dual_encoder learns from.
+"""Pictures of MiniGrid's tiles as an agent sees them, and what can truly be said of each: what `dual_encoder` learns from.
 
 A picture is the view of an agent in a made-up place: 7 x 7 tiles of 8 pixels, the agent at the middle of the lower edge
 looking up, walls around it or not, doors in the walls, things on the floor or in its hands, and darkness where it cannot

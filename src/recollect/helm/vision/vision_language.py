@@ -1,8 +1,8 @@
 """Vision-language models: images and texts as vectors of one space, never trained by those who see with them.
 
 ``source`` in config/vision_language_models.yaml says where one comes from: ``hub`` (CLIP, fetched once at pinned revisions
-with checked hashes), ``trained`` (memory.dual_encoder, which a rule trains in minutes on pictures of MiniGrid's tiles),
-``random`` (tests only). Nothing here but `provide` uses the network.
+with checked hashes), ``trained`` (`helm.vision.dual_encoder`, which a rule trains in minutes on pictures of MiniGrid's
+tiles), ``random`` (tests only). Nothing here but `provide` uses the network.
 
 Source: Radford et al. 2021; HELMv2 and SHELM as released; specification 3.2 for the preprocessing, which works on float
 tensors and does not clamp what the bicubic filter overshoots.
@@ -55,16 +55,19 @@ class VisionLanguageModel(Protocol):
 
 
 def vision_language_model(
-    name: str, *, model: Path | None, device: str | torch.device, seed: int = 0
+    name: str, scale: str | None, *, model: Path | None, device: str | torch.device, seed: int = 0
 ) -> VisionLanguageModel:
     """Load a model of config/vision_language_models.yaml from the `model.safetensors` that a rule made.
 
-    A `random` one needs none, but a seed. Those of one file are the same model.
+    A `random` one needs none, but a seed. Those of one file and the same settings are the same model.
+
+    Args:
+        scale: what it says of the model holds; None: what the file says.
 
     Raises:
         UserError: an unknown name, or a file that does not fit.
     """
-    settings = helm_settings.vision_language_model(name)
+    settings = helm_settings.vision_language_model(name, scale)
     if settings.source == "random":
         return RandomModel(settings.width, seed, device)
     if model is None:

@@ -28,6 +28,7 @@ def hash_of(strings: Sequence[str]) -> str:
 
 def embedded_words(
     settings: TokenVocabularySettings,
+    scale: str,
     inputs: Mapping[str, Path],
     parts: Path,
     *,
@@ -38,6 +39,7 @@ def embedded_words(
     """Embed the words of a token vocabulary, going on from the parts that were made before.
 
     Args:
+        scale: at which they are embedded; see `vision_language_model`.
         inputs: files of the two models, where they have some.
         provenance: what the vectors are a function of.
 
@@ -46,7 +48,7 @@ def embedded_words(
     """
     templates, reader = prompt_templates(settings.templates), language_model(settings.language_model)
     sees = vision_language_model(
-        settings.vision_language_model, model=inputs.get("vision_language_model"), device=device
+        settings.vision_language_model, scale, model=inputs.get("vision_language_model"), device=device
     )
     candidates = settings.words or (sees.vocabulary.strings if isinstance(sees, ClipModel) else ())
     if not candidates:
