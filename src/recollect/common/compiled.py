@@ -48,4 +48,5 @@ def compiled(
 
 
 def _warn(error: Exception) -> None:
-    log.warning("`compile` is left off, as torch.compile does not work here: %s", str(error).strip().splitlines()[0])
+    said = str(error).strip().partition("\n")[0] or type(error).__name__
+    log.warning("`compile` is left off, as torch.compile does not work here: %s", said)

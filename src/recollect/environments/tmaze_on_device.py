@@ -59,7 +59,7 @@ class TMazeOnDevice:
         seen_B = torch.maximum(seen_B, at_sign_B.long())
 
         late_B = x_B < self.time - maze.back if maze.late == "behind" else action_B != 0
-        reward_B = late_B * np.float32(maze.penalty).item()
+        reward_B = torch.where(late_B, np.float32(maze.penalty).item(), 0.0)
         if maze.distract_reward:
             reward_B = reward_B + at_sign_B * np.float32(maze.distract_reward).item()
         paid_B = (y_B == goal_B) * np.float32(maze.goal_reward).item()

@@ -33,8 +33,8 @@ class ContinuousHyperparameters(ActorCriticHyperparameters):
     network: Literal["torch", "flax"] = Field(
         "torch",
         description="`torch`: as the discrete methods have it; `flax`: as the released code of continuous tasks has it. "
-        "Every matrix (of an LSTM each gate's) begins orthogonal and every bias 0, a gate has one bias that learns instead "
-        "of two, whose sum Adam moves twice as far, and a token begins with the observation. Paper: flax.",
+        "Every matrix (of an LSTM each gate's), but of a GPT's blocks, begins orthogonal and every bias 0, a gate has one "
+        "bias that learns instead of two, whose sum Adam moves twice as far, and a token begins with the observation. Paper: flax.",
     )
 
     @property

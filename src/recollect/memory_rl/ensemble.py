@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import logging
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,8 @@ from recollect.memory_rl.stacked import OneAfterTheOther, StackedLSTM, spread_gr
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
+
+log = logging.getLogger(__name__)
 
 
 class Ensemble:
@@ -263,7 +266,6 @@ class Together(RunsTogether[OnlineTrainer]):
         self._count()
         title, start = f"training {len(self.made)} seeds together", sum(self.made.values())
         with tf32(False, self.device), Progress(self._expected, title, "updates", start=start) as progress:
-            self._catch_up(None)
             while self.trainers:
                 self._update(progress)
             self._show(progress)
@@ -274,6 +276,7 @@ class Together(RunsTogether[OnlineTrainer]):
         going = list(self.trainers)
         gc.collect()  # an ensemble is in a circle with its graphs: the last one's memory is free only then
         ensemble = Ensemble(list(self.trainers.values()))
+        self._catch_up(ensemble)
         while list(self.trainers) == going:
             ensemble.update()
             self._count()
@@ -283,15 +286,14 @@ class Together(RunsTogether[OnlineTrainer]):
                 self.each(partial(self._save, self.runs[last].clock()), going)
             self._catch_up(ensemble)
 
-    def _catch_up(self, ensemble: Ensemble | None) -> None:
+    def _catch_up(self, ensemble: Ensemble) -> None:
         """Do all that comes before the next update of each run; those that have ended leave."""
         while True:
             self.each(self._end, [place for place, trainer in self.trainers.items() if trainer.done])
             waiting = [place for place, trainer in self.trainers.items() if not trainer.at.updates_due]
             if not waiting:
                 return
-            all_wait = ensemble is not None and len(waiting) == len(ensemble.members)
-            episodes = ensemble.play() if ensemble is not None and all_wait else None
+            episodes = _played(ensemble) if len(waiting) == len(ensemble.members) else None
             if episodes is None:
                 self.each(self._advance, waiting)
                 continue
@@ -330,6 +332,23 @@ class Together(RunsTogether[OnlineTrainer]):
         trainer = self.trainers.pop(place)
         trainer.learner.network.eval()
         self.finished(place, trainer.policy)
+
+
+def _played(ensemble: Ensemble) -> list[Episodes] | None:
+    """What all members play at once; None: each plays by itself next. So where the world of one fails, that one alone stops."""
+    before = [
+        (member.at.explored, member.world.get_state(), member.evaluation_world.get_state())
+        for member in ensemble.members
+    ]
+    try:
+        return ensemble.play()
+    except Exception:
+        log.debug("not played together", exc_info=True)
+        for member, (explored, state, judged) in zip(ensemble.members, before, strict=True):
+            member.at.explored = explored
+            member.world.set_state(state)
+            member.evaluation_world.set_state(judged)
+        return None
 
 
 def train_together(

@@ -56,7 +56,7 @@ class OnlineHyperparameters(Frozen):
     compile: bool = Field(
         False,
         description="On GPUs the loss of a gpt, or of more than three seeds of an lstm, goes through torch.compile, for fixed "
-        "shapes; no effect on CPUs and other models.",
+        "shapes; no effect on CPUs, on other models, and on methods that are not among the scale's `ensembles`.",
     )
     discount: float = Field(0.99, ge=0, le=1, description="Paper: 0.99.")
     polyak: float = Field(0.005, gt=0, le=1, description="How far targets move at each update. Paper: 0.005.")

@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -77,7 +76,6 @@ class OnlineTrainer:
         self.alone = OneActor.of(learner.network, self.horizon) if hp.actors == 1 else None
         self.at = Counters()
         self.sums: dict[str, Tensor] = {}
-        self.seconds = {"acting": 0.0, "updates": 0.0, "evaluation": 0.0}
 
     @property
     def done(self) -> bool:
@@ -115,17 +113,12 @@ class OnlineTrainer:
         return at.updates + at.updates_due + int(rounds) * per_round + math.ceil(hp.updates_per_step * rest * length)
 
     def advance(self, run: Run) -> None:
-        began = time.perf_counter()
         if self.at.updates_due:
-            part = "updates"
             self._update()
         elif self.at.evaluation_due:
-            part = "evaluation"
             self._evaluate(run)
         else:
-            part = "acting"
             self._collect()
-        self.seconds[part] += time.perf_counter() - began
 
     def _collect(self) -> None:
         self.keep(self.play_round(*self.next_round()))

@@ -5,10 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from recollect.common import work
-from recollect.common.work import FLOAT, LEARNING, UPDATE, Net, Work, dense, shape_met, transformer
+from recollect.common.work import (
+    FLOAT,
+    LEARNING,
+    UPDATE,
+    Net,
+    Work,
+    dense,
+    has_choices,
+    number_bytes,
+    shape_met,
+    transformer,
+)
 from recollect.settings.layers import scale_settings
 from recollect.settings.schema import Settings
 
+JOINTS = 8  # numbers of a robot's action, at most
 GATES = {"lstm": 8, "gru": 6, "rnn": 2, "ff": 0}  # matrices of width x width in one layer
 
 # Kernels of a pass of an ensemble's update (`recollect.memory_rl.ensemble`): of embedders, heads, loss and Adam; and of a layer.
@@ -59,7 +71,9 @@ def trained(settings: Settings) -> Work:
     flop = updates * hp.batch_size * (window + 1) * net.flop * (LEARNING + 1) + acted * net.flop
     passes = updates * UPDATE + episodes * horizon / hp.actors + judged * horizon
     stored = min(max(hp.replay_transitions, hp.replay_episodes * horizon), episodes * horizon)
-    saved = work.checkpoints(net.parameters, stored * (observation + 3))
+    action = 2 if has_choices(settings) else FLOAT * JOINTS
+    row = observation * number_bytes(settings) + action + FLOAT + 1  # with its reward, and whether it ends
+    saved = work.checkpoints(net.parameters, stored * row)
     own = Work(flop, passes, acted, FLOAT * net.parameters, episodes * horizon, saved)
     if settings.method.name not in scale_settings(settings.scale).ensembles:
         return own

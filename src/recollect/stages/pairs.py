@@ -91,6 +91,11 @@ def _check(scale: str, env: str, method: str) -> None:
             raise UserError(what, where=where, do=f"{cure} (docs/adding.md), or take methods with `data: online`")
         algorithm = str(section(environment, "source").get("algorithm", "ppo"))
         learners.append(("source", algorithm, f"source of histories '{algorithm}'"))
+    if chosen.get("data") == "online" and environment.get("images") is not None:
+        what = f"the method '{method}' learns from what it plays, and this environment encodes its images beforehand"
+        raise UserError(
+            what, where=where, do="take a method with `data: histories`, or an environment without a section `images:`"
+        )
     if environment.get("family", "base") != "base":
         return
     for kind, algorithm, called in learners:

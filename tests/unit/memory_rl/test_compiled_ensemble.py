@@ -91,11 +91,12 @@ def test_products_that_are_compiled_write_no_bias_for_each_row(monkeypatch: pyte
     assert y.dtype == torch.bfloat16  # as of the product: what follows reads half as much
 
 
+@pytest.mark.parametrize(("reason", "said"), [("no Triton\nat all", "no Triton"), ("", "RuntimeError")])
 def test_without_a_compiler_an_ensemble_on_a_gpu_goes_on_with_a_warning(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    reason: str, said: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: Any, **__: Any) -> Any:
-        raise RuntimeError("no Triton")
+        raise RuntimeError(reason)
 
     monkeypatch.setattr(torch, "compile", fails)
     wanted = begun("gpt", **STILL)
@@ -108,7 +109,7 @@ def test_without_a_compiler_an_ensemble_on_a_gpu_goes_on_with_a_warning(
         for _ in range(5):
             ensemble.update()
     assert [record.getMessage() for record in caplog.records] == [
-        "`compile` is left off, as torch.compile does not work here: no Triton"
+        f"`compile` is left off, as torch.compile does not work here: {said}"
     ]
     assert max(map(difference, members, wanted)) < TOLERANCE
 

@@ -17,7 +17,7 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs, facts_of
 from recollect.common.rollout import Episodes, play_episodes
 from recollect.common.sequence_models import RecurrentSequence
-from recollect.memory_rl import dqn, lstm_over_time, sacd, stacked, td3
+from recollect.memory_rl import dqn, lstm_over_time, playing_together, sacd, stacked, td3
 from recollect.memory_rl.ensemble import Ensemble, stacked_learner
 from recollect.memory_rl.learner import Learner
 from recollect.memory_rl.off_policy import OnlineTrainer
@@ -385,6 +385,64 @@ def test_a_damaged_checkpoint_costs_its_own_run_some_steps_and_the_others_nothin
     assert all(run.resumed for run in again.runs)
     for place in range(len(SEEDS)):
         assert_near(again.policies[place], wanted.policies[place])
+
+
+def test_where_the_world_of_one_breaks_in_a_joint_round_that_run_alone_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = Together(tmp_path / "together")
+    played = playing_together.round_of
+
+    def broken(policy: Any, members: Any) -> list[Episodes]:
+        for member in members:
+            if member.seed == SEEDS[1] and member.at.rounds == 11:
+
+                def step(actions: np.ndarray) -> Any:
+                    raise UserError("the world breaks", where="here", do="mend it")
+
+                member.world.step = step
+        return played(policy, members)
+
+    monkeypatch.setattr(playing_together, "round_of", broken)
+    assert {place: str(error) for place, error in together.train().items()}.keys() == {1}
+    for place in (0, 2):
+        assert_near(together.policies[place], alone(tmp_path / "alone" / str(place), SEEDS[place])[0])
+
+
+@pytest.mark.parametrize("due", [0, 1])
+def test_a_resumed_ensemble_plays_together_what_a_whole_one_plays_together(
+    due: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU they draw other numbers together than alone."""
+    calls: list[tuple[int, int]] = []
+    advance = OnlineTrainer.advance
+
+    def advanced(trainer: OnlineTrainer, run: Run) -> None:
+        if not trainer.next_round()[0]:
+            calls.append((trainer.seed, trainer.at.rounds))
+        advance(trainer, run)
+
+    monkeypatch.setattr(OnlineTrainer, "advance", advanced)
+    stopped = Together(tmp_path)
+    with monkeypatch.context() as patch:
+        saved, update = Run.due, Ensemble.update
+
+        def updated(ensemble: Ensemble) -> None:
+            update(ensemble)
+            patch.setattr(
+                Run,
+                "due",
+                lambda run, step, every: ensemble.members[0].at.updates_due == due or saved(run, step, every),
+            )
+            if ensemble.members[0].at.updates > 6 and ensemble.members[0].at.updates_due == due:
+                patch.setattr(Ensemble, "update", lambda ensemble: (_ for _ in ()).throw(Stopped("here")))
+
+        patch.setattr(Ensemble, "update", updated)
+        with pytest.raises(Stopped):
+            stopped.train()
+    again = Together(tmp_path)
+    assert again.train() == {} and all(run.resumed for run in again.runs)
+    assert calls == []
 
 
 def test_saves_of_many_runs_take_no_more_of_the_time_than_those_of_one(

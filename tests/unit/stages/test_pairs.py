@@ -118,6 +118,10 @@ IMPOSSIBLE = {
     ("gym.Pendulum-v1", "dqn_lstm"): ("plays discrete actions, and this world's are continuous", "continuous actions"),
     ("gym.CartPole-v1", "td3_gpt"): ("plays continuous actions, and this world's are discrete", "discrete actions"),
     ("gym.CartPole-v1", "ppo_cnn"): ("sees images, and this environment shows numbers", "an environment of images"),
+    ("procgen", "sacd_gpt"): (
+        "learns from what it plays, and this environment encodes its images",
+        "`data: histories`",
+    ),
     ("gym.Nope-v1", "dqn_lstm"): ("'Nope-v1' cannot be made: gymnasium knows no such id", "did you mean"),
 }
 
