@@ -50,7 +50,7 @@ def windows(batch: int, steps: int, seed: int = 0) -> Batch:
     reward[:, 0] = 0.0
     time = np.tile(np.arange(L, dtype=np.int32), (batch, 1))
     observation = draws.random((batch, L, 4)).astype(np.float32)
-    return Batch(observation, previous, reward, done, time, np.full(batch, L), np.ones((batch, L), bool))
+    return Batch(observation, previous, reward, done, time, np.ones((batch, L), bool))
 
 
 def plain_states(network: Network, x_BLD: Tensor, time_BL: Tensor) -> Tensor:
@@ -203,7 +203,7 @@ def acting(width: int, layers: int, rows: int, steps: int) -> Comparison:
     def anew(t: int) -> Tensor:
         names = ("observation_BTD", "previous_action_BT", "reward_BT", "done_BT", "time_BT")
         so_far = [getattr(data, name)[:, : t + 1] for name in names]
-        window = network.window(Batch(*so_far, data.length_B, data.mask_BT[:, : t + 1]), 1.0, torch.device("cpu"))
+        window = network.window(Batch(*so_far, data.mask_BT[:, : t + 1]), 1.0, torch.device("cpu"))
         return network.actor(network.states(window)[:, -1])[:, -1]
 
     def theirs() -> None:

@@ -84,7 +84,7 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
         drawn, paths, worst = store.sample(BATCH, steps // 2, seed=0, counter=7), sorted(plain_folder.iterdir()), 0.0
         seen = np.asarray(drawn.observation_BTD)
         wholes = [plain.read(path, 0, steps) for path in paths]
-        for b, rows in enumerate(drawn.length_B.tolist()):
+        for b, rows in enumerate(drawn.mask_BT.sum(1).tolist()):
             start = int(drawn.time_BT[b, 0])
             (whole,) = [w for w in wholes if (w["observation"][start] == seen[b, 0]).all()]
             pairs = {

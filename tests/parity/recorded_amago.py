@@ -134,7 +134,6 @@ def windows(kind: str, actions: int) -> dict[str, np.ndarray]:
         "reward_BT": reward_BT,
         "done_BT": done_BT,
         "time_BT": time_BT.astype(np.int32),
-        "length_B": np.array(LENGTHS),
         "mask_BT": mask_BT,
     }
 

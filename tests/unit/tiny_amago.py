@@ -167,7 +167,7 @@ def random_batch(
     time = np.arange(L, dtype=np.int32)[None] + draws.integers(0, 3, (B, 1)).astype(np.int32)
     for array in (action, observation, reward, time):
         array[~mask] = 0
-    return Batch(observation, action, reward, done, time, np.array(lengths), mask)
+    return Batch(observation, action, reward, done, time, mask)
 
 
 def padded(batch: Batch, length: int) -> Batch:

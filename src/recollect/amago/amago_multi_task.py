@@ -58,6 +58,13 @@ class Hyperparameters(AmagoHyperparameters):
             raise ValueError("soft_buffer_action: these critics read drawn actions; set it to false, or use amago")
         return self
 
+    @model_validator(mode="after")
+    def _bins_in_order(self) -> Hyperparameters:
+        low, high = self.returns
+        if not low < high:
+            raise ValueError(f"the first of `returns`, {low:g}, must be below the last, {high:g}")
+        return self
+
     @property
     def value_bins(self) -> ValueBins:
         return ValueBins(*self.returns, self.bins, space=self.bin_space, labels=self.labels)

@@ -16,7 +16,6 @@ class Batch:
         observation_BTD: [B, L, ...] in the stored dtype; a mapping by name where there are several.
         previous_action_BT: int [B, L], or float32 [B, L, A]; the action taken at row t stands in row t + 1.
         reward_BT, done_BT, time_BT: [B, L], as in a trajectory.
-        length_B: int64 [B], rows of each window.
         mask_BT: bool [B, L], whether a row is real.
         whole_mask_BT: where these windows are some of a batch, the mask of all; else None.
     """
@@ -26,16 +25,15 @@ class Batch:
     reward_BT: np.ndarray
     done_BT: np.ndarray
     time_BT: np.ndarray
-    length_B: np.ndarray
     mask_BT: np.ndarray
     whole_mask_BT: np.ndarray | None = None
 
 
 def padded(windows: list[dict[str, np.ndarray]], rows: slice | None = None) -> Batch:
     """Windows as a batch; `rows`: only these, padded to the longest of all."""
-    whole_length_B = np.array([len(window["time"]) for window in windows], np.int64)
-    longest, columns = int(whole_length_B.max()), {}
-    whole_mask_BT = np.arange(longest) < whole_length_B[:, None]
+    length_B = np.array([len(window["time"]) for window in windows], np.int64)
+    longest, columns = int(length_B.max()), {}
+    whole_mask_BT = np.arange(longest) < length_B[:, None]
     part = slice(None) if rows is None else rows
     windows = windows[part]
     for name, first in windows[0].items():
@@ -50,7 +48,6 @@ def padded(windows: list[dict[str, np.ndarray]], rows: slice | None = None) -> B
         columns["reward"],
         columns["done"],
         columns["time"],
-        whole_length_B[part],
         whole_mask_BT[part],
         None if rows is None else whole_mask_BT,
     )

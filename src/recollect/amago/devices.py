@@ -5,8 +5,8 @@
 
 - Followers hold nothing that is not the first one's too and write nothing. They are given its weights, optimiser and counts of
   rare goals when they begin, and before the updates of an epoch the list of files that it draws from. What each learns from is a
-  function of (seed, update, rank), see `share`. So checkpoints are those of one process, and a run that was stopped goes on
-  to the bit on as many devices of the same kind.
+  function of (seed, update, rank), see `share`. So checkpoints are those of one process, and on CPUs a run that was stopped
+  goes on to the bit on as many devices.
 - The released code (Hugging Face Accelerate, DistributedDataParallel) gives each process a batch and actors of its own. Here the
   batch is the run's and the first process has all actors (with `processes`, collectors have), so that a run on several devices
   is, up to rounding, the run on one. While one process collects, the other devices wait; `processes` lets both go on.
@@ -43,6 +43,7 @@ import numpy as np
 import torch
 
 from recollect.amago.agent import Agent
+from recollect.amago.children import reported
 from recollect.amago.drawing import Drawing, recorder_of, relabeler
 from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.network import WorldShape
@@ -107,7 +108,8 @@ def follow(lock: Any, agent: type[Agent], settings: Settings, pipe: Connection, 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     try:
-        learn(agent, settings, pipe, rank, *arguments)
+        with reported():
+            learn(agent, settings, pipe, rank, *arguments)
     except (
         EOFError,
         BrokenPipeError,
@@ -142,7 +144,7 @@ def learn(
     agent.load(arrays)
     store = TrajectoryFiles(folder, hp.buffer, weights=hp.buffer_weights)
     if hp.mix is not None:
-        store.beside = TrajectoryFiles(folder, hp.buffer), hp.mix.share
+        store.beside = TrajectoryFiles(folder, hp.buffer, weights=hp.buffer_weights), hp.mix.share
         store.beside[0].draw_from(others)
     shortest = recorder_of(hp, 1, world.horizon, seed=settings.seed).shortest
     relabel = relabeler(hp, world, shortest)
@@ -199,9 +201,10 @@ class Followers:
                 yield
             well = True
         except (RuntimeError, OSError, EOFError) as error:
-            if (lost := self._lost()) is not None:
-                raise lost from error
-            raise
+            ended = self._ended()
+            if not ended or (not isinstance(error, Apart) and set(ended.values()) == {APART}):
+                raise  # this process failed by itself, and those that ended did so because of it
+            raise _lost(ended) from error
         finally:
             self._end(well)
             torch.set_num_threads(before)
@@ -236,22 +239,15 @@ class Followers:
                 logging.shutdown()
                 os._exit(2)
 
-    def _lost(self) -> UserError | None:
-        """Who has ended, where somebody has."""
+    def _ended(self) -> dict[int, int | None]:
+        """Exit codes by rank of those that have ended."""
         gone = connection.wait([process.sentinel for process in self.processes], timeout=GRACE)
         ended: dict[int, int | None] = {}
         for rank, process in enumerate(self.processes, start=1):
             if process.sentinel in gone:
                 process.join(PATIENCE)
                 ended[rank] = process.exitcode
-        if not ended:
-            return None
-        rank = min(ended, key=lambda rank: ended[rank] == APART)  # rather than one that ended because of it
-        return UserError(
-            f"the process of device {rank} of this run ended with exit code {ended[rank]}",
-            where=WHERE,
-            do="see what it printed above, and run the same command again: it goes on from the last checkpoint",
-        )
+        return ended
 
     def _end(self, well: bool) -> None:
         """Let followers end, which wait for a message; where something is wrong, they may wait for another, and hold nothing."""
@@ -264,3 +260,13 @@ class Followers:
                 process.join(max(0.0, latest - time.monotonic()))
             process.kill()
             process.join()
+
+
+def _lost(ended: dict[int, int | None]) -> UserError:
+    """Which of the processes that have ended, by rank and exit code, is to blame."""
+    rank = min(ended, key=lambda rank: ended[rank] == APART)  # rather than one that ended because of it
+    return UserError(
+        f"the process of device {rank} of this run ended with exit code {ended[rank]}",
+        where=WHERE,
+        do="see what it printed above, and run the same command again: it goes on from the last checkpoint",
+    )

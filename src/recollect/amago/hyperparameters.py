@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -11,6 +11,9 @@ from recollect.amago.hindsight import Mode
 from recollect.amago.timestep_encoders import InputSettings
 from recollect.amago.trajectory_encoders import TrajectoryEncoderSettings
 from recollect.settings.schema import Frozen
+
+Discount = Annotated[float, Field(gt=0, lt=1)]
+Probability = Annotated[float, Field(gt=0, le=1)]
 
 
 class AgentHyperparameters(Frozen):
@@ -22,7 +25,7 @@ class AgentHyperparameters(Frozen):
     critics: int = Field(4, ge=1, description="Critics in the ensemble. Paper: 4.")
     critics_in_target: int = Field(2, ge=1, description="How many, drawn with replacement, make a target.")
     discount: float = Field(0.999, gt=0, lt=1, description="Of the policy that acts; the last of all discounts.")
-    further_discounts: tuple[float, ...] = Field(
+    further_discounts: tuple[Discount, ...] = Field(
         (0.1, 0.9, 0.95, 0.97, 0.99, 0.995), description="Learned besides (multi-gamma); (): none. Code: these."
     )
     discount_feature: Literal["seed", "head"] = Field("seed", description="What critics of (s, a) read for a discount.")
@@ -56,7 +59,7 @@ class AgentHyperparameters(Frozen):
         1, ge=1, description="Actions drawn for V in the actor's loss (no discrete ones). Code: 1."
     )
     polyak: float = Field(0.003, gt=0, le=1, description="How far targets move at each update. Paper: 0.003.")
-    probabilities: tuple[float, float] = Field((0.001, 0.99), description="Bounds of a discrete policy's.")
+    probabilities: tuple[Probability, Probability] = Field((0.001, 0.99), description="Bounds of a discrete policy's.")
     soft_buffer_action: bool = Field(False, description="Q(s, a) as of a clipped one-hot action (newest upstream).")
     continuous: Literal["normal", "mixture", "mixture_upstream", "beta"] = Field(
         "normal", description="Policy over continuous actions; mixtures need online_coefficient 0."
@@ -90,13 +93,19 @@ class AgentHyperparameters(Frozen):
             raise ValueError("no gradient passes through draws of a mixture: set online_coefficient to 0")
         if self.sequence.kind == "transformer" and self.sequence.width % self.sequence.heads:
             raise ValueError(f"a width of {self.sequence.width} cannot be split into {self.sequence.heads} heads")
+        low, high = self.probabilities
+        if not low < high:
+            raise ValueError(f"the least of `probabilities`, {low:g}, must be below the largest, {high:g}")
         return self
 
 
 class MixSettings(Frozen):
     """Trajectories of others, see amago.mixed_data. No command notices when these files change."""
 
-    path: str = Field(min_length=1, description="A run's buffer, or a file or folder of episodes.")
+    path: str = Field(
+        min_length=1,
+        description="A run's buffer (one that `recollect run` or Snakemake finished has none), or a file or folder of episodes.",
+    )
     share: float = Field(gt=0, le=1, description="Of the windows that are drawn. 1: offline, nothing is collected.")
 
 
@@ -112,7 +121,9 @@ class LoopHyperparameters(Frozen):
     batch_size: int = Field(24, ge=1, description="Windows per update. Paper: 24 (Crafter: 18).")
     context: int | None = Field(None, ge=1, description="Longest window, and memory, in steps; null: a whole rollout.")
     save_length: int | None = Field(
-        None, ge=1, description="Steps after which a trajectory is cut; null: the horizon, or 4 contexts if shorter."
+        None,
+        ge=1,
+        description="Steps after which a trajectory is cut, at least the context; null: the horizon, or 4 contexts if shorter.",
     )
     stagger: bool = Field(True, description="Where the context is shorter, cuts are spread by up to a context.")
     buffer: int = Field(20_000, ge=1, description="Trajectories that are kept. Paper: 5000 to 80,000.")

@@ -5,7 +5,7 @@
 - `impala`: three blocks of 16, 32, 32 channels: convolution, max-pooling by 2, two residual pairs, GroupNorm(4) behind each.
 
 Source: AMAGO (arXiv 2310.09971), specification 1.2. Pixels become x / 128 - 1. Weights of `nature` and `drq` begin with an
-orthogonal centre and zeros around it, the others with torch's default, biases with zero.
+orthogonal centre and zeros around it, their biases with zero; the others begin with torch's default.
 """
 
 from __future__ import annotations

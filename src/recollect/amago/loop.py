@@ -4,9 +4,9 @@ Epoch e (specification 2.1): evaluate where e is a multiple of `evaluate_every`;
 going on where it stopped; the trajectories that ended are written as one file; `updates_per_epoch` updates. What differs
 from upstream, and why:
 
-- A run is a function of its seed. It stops and goes on between any two updates bit-exactly: a checkpoint has the networks, the
-  worlds, what every actor remembers and has not finished, exploration, the counts of rare goals, and where the buffer stood.
-  With `compile` the first three updates of each shape are not compiled, behind a resume, too, and round otherwise.
+- A run is a function of its seed. It stops and goes on between any two updates, on a CPU bit-exactly: a checkpoint has the
+  networks, the worlds, what every actor remembers and has not finished, exploration, the counts of rare goals, and where the
+  buffer stood. With `compile` the first three updates of each shape are not compiled, behind a resume, too, and round otherwise.
 - All actors are one batch in one process. More `processes` collect beside learning, see `processes`; updates may be made on
   several `devices`, see there.
 - An evaluation is one rollout of every evaluation instance from its beginning; upstream plays a number of steps.
@@ -15,7 +15,6 @@ from upstream, and why:
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -39,6 +38,7 @@ from recollect.amago.trajectory_files import Trajectory, TrajectoryFiles
 from recollect.artifacts.checkpoints import POLICIES, joined, part
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import remove_sealed, write_arrays
+from recollect.artifacts.set_aside import MADE_ANEW
 from recollect.common.learning_curve import log_learning, make_worlds, metrics_of
 from recollect.common.rollout import score_episodes
 from recollect.environments import faults
@@ -186,7 +186,8 @@ class Trainer:
         self.collector = Collector(hp, self.agent.policy(), world, seed=self.seed)
         self.store = TrajectoryFiles(run.checkpoint_folder / "buffer", hp.buffer, weights=hp.buffer_weights)
         if hp.mix is not None:
-            self.store.beside = opened(hp.mix, run.checkpoint_folder / "mixed", world), hp.mix.share
+            scratch = run.checkpoint_folder / MADE_ANEW
+            self.store.beside = opened(hp.mix, scratch, world, weights=hp.buffer_weights), hp.mix.share
         self.relabel = relabeler(hp, world, self.collector.recorder.shortest)
         device = self.agent.device
         self.drawing = Drawing(
@@ -202,7 +203,6 @@ class Trainer:
         self.results: dict[str, float] = {}
         self.sums: dict[str, Tensor] = {}
         self.counts: Counter[str] = Counter()
-        self.seconds = {"collection": 0.0, "updates": 0.0, "evaluation": 0.0}
 
     @property
     def step(self) -> int:
@@ -224,17 +224,14 @@ class Trainer:
         hp, at = self.hp, self.at
         if at.epoch % hp.evaluate_every == 0:
             self.evaluate()
-        began = time.perf_counter()
         if at.epoch >= hp.start_collecting_at_epoch and not hp.offline:
             self.store.add(self.collector.collect(hp.steps_per_epoch))
             at.env_steps += hp.steps_per_epoch * hp.actors
-        self.seconds["collection"] += time.perf_counter() - began
         self.results = self.collector.results()
 
     def learn(self, results: dict[str, float]) -> None:
         """The updates of an epoch, where there are to be any, and its row in the log."""
         hp, at = self.hp, self.at
-        began = time.perf_counter()
         updates = 0
         if self.store.ready and at.epoch >= hp.start_learning_at_epoch:
             updates = hp.updates_per_epoch
@@ -259,12 +256,10 @@ class Trainer:
         row = results | means | self.store.sizes()
         self.run.log(self.logged_at, epoch=at.epoch + 1, updates=at.updates, **row)
         self.results, self.sums, self.counts, at.of_epoch = {}, {}, Counter(), 0
-        self.seconds["updates"] += time.perf_counter() - began
 
     def evaluate(self) -> None:
         """One rollout of every evaluation instance; the policy of the best mean return is kept."""
         at, world = self.at, self.evaluation_world
-        began = time.perf_counter()
         seeds_B = np.zeros(world.num_envs, np.uint64)
         for b in range(len(seeds_B)):
             seeds_B[b] = seed_of("learning-curve actions", self.seed, at.evaluations, b)
@@ -279,7 +274,6 @@ class Trainer:
         if at.best is None or mean >= at.best:
             at.best, self.best = mean, self.agent.network.policy_arrays()
         self.run.log(self.logged_at, evaluation_return=mean)
-        self.seconds["evaluation"] += time.perf_counter() - began
 
     def save(self) -> None:
         arrays = joined(

@@ -3,7 +3,7 @@
 `path` is one of these:
 
 - the buffer of a run of AMAGO in an environment with the same observations and actions (a folder with `fifo` or
-  `protected`), read where it stands;
+  `protected`), read where it stands. A run that `recollect run` or Snakemake has finished no longer has one;
 - a file .npz or .safetensors of episodes, or a folder of such, with the names that D4RL and Minari use. Per step, T rows:
   `actions`, `rewards`, `terminals` or `terminations`, and maybe `timeouts` or `truncations`, and `next_observations`.
   `observations` has T rows, or T + 1 where the file is one episode. Actions are the world's: whole numbers, or in [-1, 1].
@@ -26,7 +26,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from recollect.amago.hyperparameters import MixSettings
-from recollect.amago.trajectory_files import Trajectory, TrajectoryFiles
+from recollect.amago.trajectory_files import UNLIMITED, Trajectory, TrajectoryFiles, Weights
 from recollect.artifacts.damaged import DAMAGED
 from recollect.artifacts.safetensors_format import map_arrays, read_header
 from recollect.environments.base import World
@@ -43,24 +43,30 @@ NAMES = {  # ours -> theirs, and whether there must be one
 WHERE = "hyperparameters: mix.path"
 
 
-def opened(mix: MixSettings, scratch: Path, world: World) -> TrajectoryFiles:
+def opened(mix: MixSettings, scratch: Path, world: World, *, weights: Weights = "trajectory") -> TrajectoryFiles:
     """What can be drawn from `mix.path`; episodes are written to the folder `scratch` as trajectories first.
+
+    Args:
+        weights: see `TrajectoryFiles`.
 
     Raises:
         UserError: there is nothing, a file lacks something, or its observations or actions are not the world's.
     """
     path = Path(mix.path).expanduser()
     if any((path / part).is_dir() for part in ("fifo", "protected")):
-        found = TrajectoryFiles(path, 2**62)  # which removes none
+        found = TrajectoryFiles(path, UNLIMITED, weights=weights)
     else:
         shutil.rmtree(scratch, ignore_errors=True)
-        found = TrajectoryFiles(scratch, 2**62)
+        found = TrajectoryFiles(scratch, UNLIMITED, weights=weights)
         files = [path] if path.is_file() else sorted([*path.glob("*.npz"), *path.glob("*.safetensors")])
         for file in files:
             if episodes := list(_episodes(file, world)):
-                found.protect(episodes)
+                found.add(episodes)
     if not len(found):
-        do = "name a run's folder `buffer`, or a file or folder of episodes in .npz or .safetensors"
+        do = (
+            "name the folder `buffer` of a run that has one (one that `recollect run` or Snakemake finished has none), "
+            "or a file or folder of episodes in .npz or .safetensors"
+        )
         raise UserError(f"there are no trajectories in {path}", where=WHERE, do=do)
     for name, space in (
         ("observation", world.single_observation_space),
@@ -91,6 +97,8 @@ def _episodes(path: Path, world: World) -> Iterator[Trajectory]:
     if len(observation) == T + 1:
         columns |= {"observation": observation[:-1], "next": observation[1:]}
     rows = {name: len(column) for name, column in columns.items()}
+    if not T:
+        raise UserError("episodes have no steps", where=path, do="remove the file, or store steps in it")
     if set(rows.values()) != {T}:
         raise UserError(f"columns of episodes have {rows} rows", where=path, do="store one row per step in each")
     ends_T = columns["terminal"].astype(bool) | columns.get("cut", np.zeros(T)).astype(bool)

@@ -36,11 +36,12 @@ import numpy as np
 import torch
 
 from recollect.amago.agent import Agent
+from recollect.amago.children import reported
 from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.loop import Collector, Trainer
 from recollect.amago.network import world_shape
 from recollect.amago.policy import AmagoPolicy
-from recollect.amago.trajectory_files import Trajectory, TrajectoryFiles
+from recollect.amago.trajectory_files import UNLIMITED, Trajectory, TrajectoryFiles
 from recollect.artifacts.lock import SharedLock, dies_with_parent
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, write_arrays
@@ -54,7 +55,6 @@ from recollect.settings.seeding import seed_of
 
 WEIGHTS = "newest_weights.safetensors"
 NAME = "amago collector"
-UNLIMITED = 2**62  # trajectories: the collector removes none
 CHUNK = 20  # steps between looks at whether to stop
 PATIENCE = 60.0  # seconds that collectors get to end
 AHEAD = 1  # epochs that a collector may be ahead of the learner
@@ -118,7 +118,8 @@ class LearnersEpoch:
 def collect_alone(lock: Any, *arguments: Any) -> None:
     """`collect` as a process, which the kernel ends when its learner ends. The lock is held by having been given."""
     dies_with_parent()
-    collect(*arguments)
+    with reported():
+        collect(*arguments)
 
 
 def collect(
@@ -169,7 +170,7 @@ def play(
     player = agent(hp, world_shape(settings.environment), seed=settings.seed, device="cpu")
     collector = Collector(hp, player.policy(), world, seed=seed)
     collector.actor_steps = actor_steps
-    store = TrajectoryFiles(folder / "buffer", UNLIMITED)
+    store = TrajectoryFiles(folder / "buffer", UNLIMITED)  # the learner alone removes files
     first = hp.start_collecting_at_epoch
     for epoch in range(first + actor_steps // hp.steps_per_epoch, hp.epochs):
         learner.wait_for(max(first, epoch - AHEAD))
@@ -255,13 +256,11 @@ class TrainerWithCollectors(Trainer):
                 helper.pipe.send(at.epoch)
         if at.epoch % hp.evaluate_every == 0 and at.of_epoch == 0:
             self.evaluate()
-        began = time.perf_counter()
         self.hear(hp.steps_per_epoch * max(0, at.epoch + 1 - hp.start_collecting_at_epoch))
         self.store.refresh()
-        self.seconds["collection"] += time.perf_counter() - began
         self.learn(self.results)
         self.publish()
-        self.store.saved()  # files beyond the capacity go
+        self.store.trim()
         at.epoch += 1
 
     def hear(self, steps: int) -> None:

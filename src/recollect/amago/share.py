@@ -79,7 +79,7 @@ class Share:
     def check_same(self, modules: Mapping[str, nn.Module]) -> None:
         """Raises UserError: the devices no longer have the same weights and statistics, to the bit."""
         tensors = [t for module in modules.values() for t in chain(module.parameters(), module.buffers())]
-        kinds = {4: torch.int32, 8: torch.int64}
+        kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
         bits = [t.detach().view(kinds[t.element_size()]).sum(dtype=torch.int64) for t in tensors]
         sums_2N = torch.stack([torch.stack(bits), -torch.stack(bits)])
         self._reduce(sums_2N, "MAX")

@@ -72,7 +72,7 @@ def read(network: Network, window: Window) -> tuple[Tensor, Tensor]:
 
 def cloning_loss(window: Window, log_pi_BTG: Tensor, hp: AgentHyperparameters) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss and metrics where everything is cloned, and nothing needs critics."""
-    loss = -hp.offline_coefficient * window.mean(log_pi_BTG)
+    loss = actor_loss(hp, window, torch.ones_like(log_pi_BTG), log_pi_BTG, None)
     return loss, window.share.totals({"actor_loss": loss.detach()})
 
 

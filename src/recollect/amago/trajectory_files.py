@@ -49,7 +49,9 @@ Relabel = Callable[[Trajectory, np.random.Generator, Cut], Trajectory]
 """(whole trajectory, draws, cut) -> the window that is cut from what it becomes. Only that need be copied."""
 Listed = tuple[str, int, int, int]
 """A file that is drawn from: path, number of its first trajectory, how many it has, and how many of these are forgotten."""
+Weights = Literal["trajectory", "timestep"]
 KIND = "trajectories"
+UNLIMITED = 2**62  # a capacity of which none is removed
 NEEDED = ("previous_action", "reward", "done", "time")
 NAME = re.compile(r"(\d{10})-(\d+)\.safetensors")
 DO = "record trajectories with recollect.amago.recorder"
@@ -76,9 +78,7 @@ class TrajectoryFiles:
         weights: `trajectory`: each is equally likely, as published; `timestep`: in proportion to its transitions.
     """
 
-    def __init__(
-        self, folder: str | Path, capacity: int, *, weights: Literal["trajectory", "timestep"] = "trajectory"
-    ) -> None:
+    def __init__(self, folder: str | Path, capacity: int, *, weights: Weights = "trajectory") -> None:
         if capacity < 1:
             raise UserError(f"a buffer of {capacity} trajectories", where="capacity", do="keep one at least")
         self.folder = Path(folder)
@@ -114,7 +114,15 @@ class TrajectoryFiles:
             file = self._write("fifo", trajectories, self._next)
             self._next += file.count
             self._arrange()
-            self._sweep()
+            self.trim()
+
+    def trim(self) -> None:
+        """Remove files beyond the capacity, whoever wrote them; what the kept checkpoints need stays."""
+        needed_from = min([self._first, *self._needed])
+        while self._files["fifo"] and (file := self._files["fifo"][0]).end <= needed_from:
+            remove_sealed(file.path)
+            self._forget(file.path)
+            self._files["fifo"].pop(0)
 
     def protect(self, trajectories: Sequence[Trajectory]) -> None:
         """Write trajectories that are drawn like the others and never forgotten (demonstrations)."""
@@ -129,7 +137,7 @@ class TrajectoryFiles:
 
     def saved(self) -> dict[str, int]:
         """For a checkpoint that is to be written. What the newest two need is kept, so that either can be gone back to."""
-        self._sweep()
+        self.trim()
         self._needed = [*self._needed, self._first][-KEPT:]
         return {"first": self._first, "next": self._next}
 
@@ -329,13 +337,6 @@ class TrajectoryFiles:
                 lost += file.count - skipped
         self._arrange()
         return lost
-
-    def _sweep(self) -> None:
-        needed_from = min([self._first, *self._needed])
-        while self._files["fifo"] and (file := self._files["fifo"][0]).end <= needed_from:
-            remove_sealed(file.path)
-            self._forget(file.path)
-            self._files["fifo"].pop(0)
 
     def _forget(self, path: Path) -> None:
         with self._opening:

@@ -50,7 +50,7 @@ def graphed(settings: Settings, window: float, updates: float, acts: float) -> t
     if not hp.cuda_graphs or hp.inputs.own() is not None or sequence.own() is not None:
         return 0.0, 0.0
     passes = kernels = 0.0
-    if not hp.inputs.augment and (has_choices(settings) or hp.continuous != "beta"):
+    if hp.devices == 1 and not hp.inputs.augment and (has_choices(settings) or hp.continuous != "beta"):
         each = ENDS + sequence.layers * (LAYER[sequence.kind] + CELLS.get(sequence.kind, 0.0) * window)
         passes, kernels = updates * UPDATE, updates * each
     if sequence.kind == "transformer":
@@ -63,11 +63,11 @@ def trained(settings: Settings) -> Work:
     horizon, observation, _ = shape_met(settings)
     window = hp.context_of(horizon)
     net = network(settings, window)
-    updates, steps = hp.epochs * hp.updates_per_epoch, hp.epochs * hp.actors * hp.steps_per_epoch
+    updates, acts = hp.epochs * hp.updates_per_epoch, 0 if hp.offline else hp.epochs * hp.steps_per_epoch
+    steps = acts * hp.actors
     flop = updates * hp.batch_size * window * net.flop * (LEARNING + 1) + steps * net.flop
     kept = min(hp.buffer * hp.save_length_of(horizon), steps)
     stored = kept * (observation * number_bytes(settings) + 16)
-    acts = hp.epochs * hp.steps_per_epoch
     saved = work.checkpoints(net.parameters) + stored
     policies = 3 * FLOAT * net.parameters  # with `best` and `latest`
     captured, kernels = graphed(settings, window, updates, acts)

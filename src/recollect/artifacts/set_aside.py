@@ -17,6 +17,7 @@ from recollect.artifacts.checkpoints import POLICIES
 FOLDER = "set_aside"
 KEPT = 2  # generations; of older ones nothing is left
 GROWING = "*.rows"  # histories of images that grow on disk, in the folder of the results
+MADE_ANEW = "mixed"  # a folder that a run fills whenever it begins: of no generation
 STAY = ("protected", ".lock")  # what no run made: demonstrations in a buffer, and the lock of who works here
 
 
@@ -89,7 +90,7 @@ class SetAside:
     def _files(self, folder: Path, *, everything: bool) -> Iterator[Path]:
         for path in folder.rglob("*") if everything else folder.glob(GROWING):
             parts = path.relative_to(folder).parts
-            if path.is_file() and parts[0] != FOLDER and not any(part in STAY for part in parts):
+            if path.is_file() and parts[0] not in (FOLDER, MADE_ANEW) and not any(part in STAY for part in parts):
                 yield path
 
     def _remove(self, name: str) -> None:

@@ -13,10 +13,8 @@ Of a method, later wins, beginning with the last of its `base` chain:
 5. what the name says in so many words, `radt.learning_rate=0.001` (see `overrides`).
 
 A scale that `extends` another says what the other says, then its own: where an entry of it is named above, both count, the
-extended scale's first. So its own `seeds` hold for all figures but those for which it names others itself.
-
-An environment of any size needs no file of its own: `tmaze_passive_50` is `tmaze_passive.yaml`, whose `parameter: length`
-says which option the trailing number sets (or word, where that option is a text).
+extended scale's first. So its own `seeds` hold for all figures but those for which it names others itself. An environment of any
+size needs no file: `tmaze_passive_50` is `tmaze_passive.yaml`, whose `parameter: length` says which option the number (or word) sets.
 """
 
 from __future__ import annotations
@@ -104,8 +102,7 @@ def scale_settings(scale: str) -> ScaleSettings:
 def _scale_settings(files: tuple[tuple[str, Path, tuple[int, int]], ...]) -> ScaleSettings:
     content: dict[str, Any] = {"published": files[0][0]} if len(files) > 1 else {}
     for _, path, _ in files:
-        said = overlaid(content, read_yaml(path))
-        content = {key: value for key, value in said.items() if value != DEFAULT}
+        content = {key: value for key, value in overlaid(content, read_yaml(path)).items() if value != DEFAULT}
         settings = validated(ScaleSettings, content, where=path)
         _check_overridden(settings, path)
     return settings
@@ -119,9 +116,8 @@ def _check_overridden(settings: ScaleSettings, path: Path) -> None:
                 what = f"the scale names '{name}', which is not among the {group}"
                 raise UserError(what, where=path, do=nearest(name, names(group)))
     for name in settings.ensembles:
-        listed = names("methods")
-        if base_method(name) in listed:
-            listed = _variants(settings, base_method(name), path)
+        base = base_method(name)
+        listed = _variants(settings, base, path) if base in names("methods") else names("methods")
         if name not in listed:
             what = f"the scale's `ensembles` name '{name}', which is not among the methods and their variants"
             raise UserError(what, where=path, do=nearest(name, listed))
@@ -133,15 +129,8 @@ def _check_overridden(settings: ScaleSettings, path: Path) -> None:
 def _variants(settings: ScaleSettings, method: str, path: Path) -> list[str]:
     """A method, and those variants of it that its files or the scale in this file list."""
     chain = _base_chain(method)
-    of_scale = (Layer(settings.methods.get(name) or {}, path, ("methods", name)) for name in chain)
-    return [
-        method,
-        *(
-            f"{method}.{name}"
-            for layer in (*map(method_file, chain), *of_scale)
-            for name in _entries(layer, "variants")
-        ),
-    ]
+    layers = [*map(method_file, chain), *(Layer(settings.methods.get(name) or {}, path) for name in chain)]
+    return [method, *(f"{method}.{name}" for layer in layers for name in _entries(layer, "variants"))]
 
 
 @remembered

@@ -30,7 +30,15 @@ from torch import Tensor
 
 from recollect.amago import amago, amago_multi_task
 from recollect.amago.amago import Agent, distribution_of, loss_of
-from recollect.amago.terms import Draws, cloning_weight, entropy, further_metrics, value_of_drawn
+from recollect.amago.terms import (
+    Draws,
+    cloning_loss,
+    cloning_weight,
+    entropy,
+    further_metrics,
+    log_prob_of_taken,
+    value_of_drawn,
+)
 from recollect.settings.errors import UserError
 
 # ---- the loss
@@ -128,6 +136,23 @@ def test_behaviour_cloning_alone_computes_no_critic(module: Any) -> None:
     assert all(p.grad is None for p in network.critics.parameters())
     assert all(p.grad is not None for p in network.actor.parameters())
     assert torch.equal(network.popart.mean, before)
+
+
+@pytest.mark.parametrize("module", [amago, amago_multi_task])
+@pytest.mark.parametrize("mask", ["fixed", "upstream"])
+def test_behaviour_cloning_alone_has_the_mask_and_the_bound_of_log_probabilities(mask: str, module: Any) -> None:
+    plain = {**SMALL, "fake_filter": True, "actor_mask": mask, "offline_coefficient": 0.5}
+    alone = module.Hyperparameters.model_validate({**plain, "online_coefficient": 0.0})
+    network, target = lively(alone, DISCRETE, module)
+    batch = random_batch()
+    loss, _ = computed(network.eval(), target, batch, alone, DISCRETE, module)
+    window = window_of(network, batch, alone)
+    policy = distribution_of(alone, DISCRETE)
+    log_pi_BTG = log_prob_of_taken(window, network.actor(network.states(window)[:, :-1]), policy)
+    real_BT = window.mask_BL[:, :-1] if mask == "upstream" else window.mask_BL[:, 1:]
+    torch.testing.assert_close(loss, -0.5 * log_pi_BTG[real_BT].mean())
+    bounded, _ = cloning_loss(window, torch.full_like(log_pi_BTG, -1e6), alone)
+    assert float(bounded) == pytest.approx(500.0)
 
 
 @pytest.mark.parametrize("kind", ["discrete", "continuous"])
@@ -341,6 +366,15 @@ def test_settings_that_cannot_learn_are_refused() -> None:
         small(sequence={"width": 9, "heads": 2})
     with pytest.raises(ValueError, match="drawn actions"):
         amago_multi_task.Hyperparameters(soft_buffer_action=True)
+    for discount in (0.0, 1.0, 1.5):
+        with pytest.raises(ValueError, match="further_discounts"):
+            small(further_discounts=[0.9, discount])
+    for bounds in ((0.9, 0.1), (0.5, 0.5), (0.0, 0.9), (0.1, 1.1)):
+        with pytest.raises(ValueError, match="probabilities"):
+            small(probabilities=bounds)
+    for returns in ((100, -100), (5, 5)):
+        with pytest.raises(ValueError, match="returns"):
+            amago_multi_task.Hyperparameters(returns=returns)
 
 
 @pytest.mark.parametrize("module", [amago, amago_multi_task])

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from recollect.amago import processes as amago_processes
 from recollect.amago.amago import Agent
 from recollect.amago.devices import Followers
 from recollect.amago.loop import Trainer
+from recollect.amago.share import Apart
 from recollect.artifacts.lock import run_lock
 from recollect.artifacts.processes import lives
 from recollect.artifacts.run import Run
@@ -130,6 +131,50 @@ def test_a_device_that_cannot_begin_is_said(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(UserError, match="device 1 of this run ended with exit code 1"):
         trainer.train()
     assert not devices.running()
+
+
+@pytest.mark.parametrize(
+    ("error", "codes", "raised"),
+    [
+        (torch.OutOfMemoryError("20 GiB"), (devices.APART, devices.APART), "20 GiB"),
+        (Apart("another device does not answer"), (devices.APART, 7), "device 2 of this run ended with exit code 7"),
+        (RuntimeError("broken"), (7, devices.APART), "device 1 of this run ended with exit code 7"),
+        (Apart("another device does not answer"), (devices.APART, devices.APART), "device 1 of this run ended"),
+    ],
+)
+def test_an_error_of_the_first_process_is_raised_and_not_said_to_be_the_others(
+    error: Exception, codes: tuple[int, ...], raised: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it fails, the others end because of it; where another fails, that one is named."""
+
+    def begin(followers: Followers, *_: Any) -> None:
+        for code in codes:
+            process = multiprocessing.get_context("fork").Process(target=os._exit, args=(code,))
+            process.start()
+            process.join()
+            followers.processes.append(process)
+
+    monkeypatch.setattr(Followers, "_begin", begin)
+    monkeypatch.setattr(devices, "connected", lambda *_: nullcontext())
+    followers = Followers(Agent, settings_of(devices=3), tmp_path, "cpu")
+    expected = type(error) if raised in str(error) else UserError
+    with pytest.raises(expected, match=raised), followers.at_work():
+        raise error
+
+
+def test_what_a_user_can_mend_is_one_message_of_a_device_and_exit_status_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any) -> None:
+        raise UserError("the file cannot be written: No space left on device", where="buffer", do="free some space")
+
+    monkeypatch.setattr(devices, "learn", full)
+    monkeypatch.setattr(devices, "dies_with_parent", lambda _: None)
+    monkeypatch.setattr(devices.signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        devices.follow(None, Agent, settings_of(**TWO), None, 1)  # type: ignore[arg-type]
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.startswith("error: the file cannot be written") and "Traceback" not in said
 
 
 def test_more_devices_than_there_are_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

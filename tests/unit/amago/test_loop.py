@@ -84,7 +84,7 @@ def test_targets_look_beyond_a_limit_of_steps_if_asked_and_never_beyond_an_end(t
     )
     collector, agent = collector_of(settings)
     batch = padded([dict(t) for t in collector.collect(200)])
-    last_B = batch.length_B - 1
+    last_B = batch.mask_BT.sum(1) - 1
     succeeded_B = batch.reward_BT.sum(1) > 0
     assert 0 < succeeded_B.sum() < len(succeeded_B)
     assert (last_B[~succeeded_B] == 20).all()
@@ -109,7 +109,7 @@ def test_windows_have_the_length_that_is_asked_for_and_end_only_where_the_rollou
     for counter in range(30):
         batch = trainer.store.sample(8, trainer.drawing.context, seed=0, counter=counter)
         for b in range(8):
-            n = int(batch.length_B[b])
+            n = int(batch.mask_BT[b].sum())
             assert n in (7, 4)
             whole = batch.time_BT[b, n - 1] == 23
             assert batch.done_BT[b, :n].tolist() == [False] * (n - 1) + [bool(whole)]
@@ -342,7 +342,6 @@ def test_slow_inference_reads_the_last_steps_as_a_window_of_training_does(kind: 
                 np.where(place > began, reward[place, b], 0.0).astype(np.float32)[None],
                 np.zeros((1, len(place)), bool),
                 (place - began)[None],
-                np.array([len(place)]),
                 np.ones((1, len(place)), bool),
             )
             with torch.no_grad():

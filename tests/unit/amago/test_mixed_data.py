@@ -14,7 +14,9 @@ from recollect.amago.hyperparameters import MixSettings
 from recollect.amago.loop import Trainer
 from recollect.amago.mixed_data import opened
 from recollect.amago.trajectory_files import TrajectoryFiles
+from recollect.artifacts.run import Run
 from recollect.artifacts.safetensors_format import encode
+from recollect.artifacts.set_aside import remove_finished
 from recollect.common.contract import Inputs
 from recollect.environments import registry
 from recollect.settings.errors import UserError
@@ -101,6 +103,38 @@ def test_each_window_is_of_others_with_their_share_and_only_of_them_while_there_
     assert len({int(each.sum()) for each in theirs}) > 3  # drawn, not counted out
 
 
+def test_weights_of_the_buffer_are_those_of_other_trajectories_too(tmp_path: Path) -> None:
+    """Of two steps and 18, by steps a tenth of the windows are of the first, by trajectories a half."""
+    store(tmp_path / "theirs.npz", windy((2, 18)))
+    mix = {"path": str(tmp_path / "theirs.npz"), "share": 1.0}
+    shares = []
+    for weights in ("timestep", "trajectory"):
+        trainer = Trainer(amago.Agent, settings_of(WIND, mix=mix, buffer_weights=weights), "cpu", run_in(tmp_path))
+        drawn = [trainer.store.sample(50, 30, seed=0, counter=c).mask_BT.sum(1) == 3 for c in range(20)]
+        shares.append(float(np.mean(drawn)))
+    assert shares == [pytest.approx(0.1, abs=0.03), pytest.approx(0.5, abs=0.05)]
+
+
+def test_of_a_run_that_ended_no_copy_of_other_trajectories_is_left(tmp_path: Path) -> None:
+    store(tmp_path / "theirs.npz", windy((9, 7), next_observations=lambda o: o))
+    settings = settings_of(WIND, mix={"path": str(tmp_path / "theirs.npz"), "share": 1.0}, epochs=2)
+
+    class Stopped(Run):
+        def save(self, *of: Any) -> None:
+            super().save(*of)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        amago.train(settings, Inputs(), run_in(tmp_path, Stopped))
+    # Of other code: what was left is set aside, but for the copy, which this run has made by then.
+    run = Run(tmp_path, tmp_path / "checkpoints", settings_text="other code")
+    amago.train(settings, Inputs(), run)
+    assert list((tmp_path / "checkpoints" / "mixed").rglob("*.safetensors"))
+    assert not list((tmp_path / "checkpoints" / "set_aside").rglob("mixed"))
+    remove_finished(run.checkpoint_folder)
+    assert {path.name for path in run.checkpoint_folder.iterdir()} == {"policies", "set_aside"}
+
+
 def test_a_run_learns_from_the_buffer_of_another_without_a_step_of_its_own_and_leaves_it_as_it_is(
     tmp_path: Path,
 ) -> None:
@@ -140,6 +174,7 @@ def test_a_run_beside_other_trajectories_finds_them_anew_when_it_goes_on(tmp_pat
         ({"observations": np.zeros((5, 3))}, r"observations of the world are float32 .* are float32 \(3,\)"),
         ({"actions": np.zeros((5, 3))}, r"previous_actions of the world are .* are float32 \(3,\)"),
         ({"actions": np.array([None] * 5)}, "plain arrays"),
+        (windy((0,)), "no steps"),
     ],
 )
 def test_files_that_do_not_fit_are_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -155,7 +190,7 @@ def test_another_worlds_buffer_nothing_at_all_and_a_collector_without_use_are_re
     mix = {"path": str(tmp_path / "room/checkpoints/buffer"), "share": 0.5}
     with pytest.raises(UserError, match="observations of the world are"):
         Trainer(amago.Agent, settings_of(MAZE, mix=mix), "cpu", run_in(tmp_path / "maze"))
-    with pytest.raises(UserError, match="there are no trajectories"):
+    with pytest.raises(UserError, match=r"there are no trajectories.*\n.*\n.*finished has none"):
         Trainer(amago.Agent, settings_of(mix={**mix, "path": str(tmp_path)}), "cpu", run_in(tmp_path / "none"))
     with pytest.raises(ValueError, match="set processes to 1"):
         settings_of(mix={**mix, "share": 1.0}, processes=2)

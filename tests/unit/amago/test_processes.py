@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -19,7 +20,7 @@ from recollect.amago import amago, training
 from recollect.amago import processes as amago_processes
 from recollect.amago.amago import Agent
 from recollect.amago.trajectory_files import TrajectoryFiles
-from recollect.artifacts import lock
+from recollect.artifacts import lock, sealed
 from recollect.artifacts.lock import run_lock
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, verify
@@ -98,6 +99,23 @@ def test_two_processes_learn_from_protected_data_before_they_collect(tmp_path: P
     assert learned["value"].tolist() == [3, 6, 9, 12]
     assert learned["step"].tolist() == [0, 0, 48, 96]
     assert (table["metric"] == "critic_loss").sum() == 4
+
+
+def test_a_full_disk_is_one_message_of_the_collector_and_exit_status_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sealed, "_write_pieces", full)
+    monkeypatch.setattr(amago_processes, "dies_with_parent", lambda: None)
+    ours, its = multiprocessing.Pipe()
+    ours.send(0)
+    settings = settings_of(processes=2, epochs=1, steps_per_epoch=12)
+    with pytest.raises(SystemExit) as ended:
+        amago_processes.collect_alone(None, Agent, settings, tmp_path, its, 0, 1)
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.startswith("error: the file cannot be written") and "Traceback" not in said
 
 
 # ---- several collectors

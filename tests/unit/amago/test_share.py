@@ -157,7 +157,7 @@ def test_padding_is_to_the_longest_window_of_all() -> None:
         window = {name: np.arange(rows) for name in ("previous_action", "reward", "done", "time")}
         windows.append({**window, "observation": np.ones((rows, 2))})
     whole, last = padded(windows), padded(windows, slice(2, 3))
-    assert last.mask_BT.shape == (1, 6) and last.length_B.tolist() == [2]
+    assert last.mask_BT.tolist() == [[True] * 2 + [False] * 4]
     assert np.array_equal(last.observation_BTD, whole.observation_BTD[2:])  # type: ignore[index]
     assert np.array_equal(last.whole_mask_BT, whole.mask_BT)  # type: ignore[arg-type]
     assert whole.whole_mask_BT is None
@@ -222,3 +222,22 @@ def test_devices_that_drift_apart_by_a_bit_are_noticed_by_all(where: str) -> Non
         at_once(2, 4, lambda share: drifted(share, 1e-6))[0]
         == ["the devices of this run no longer have the same weights"] * 2
     )
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.uint8, torch.float16, torch.float32, torch.float64])
+def test_statistics_of_any_kind_of_number_are_compared(kind: torch.dtype) -> None:
+    """An encoder of one's own may keep a mask, or numbers of half the size."""
+
+    def drifted(share: Share, changed: bool) -> bool:
+        module = torch.nn.Module()
+        module.register_buffer("kept", torch.zeros(3).to(kind))
+        if changed and share.rank:
+            module.kept[1] = 1
+        try:
+            share.check_same({"own": module})
+        except UserError:
+            return True
+        return False
+
+    for changed in (False, True):
+        assert at_once(2, 4, lambda share, changed=changed: drifted(share, changed))[0] == [changed] * 2  # type: ignore[misc]

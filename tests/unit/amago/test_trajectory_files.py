@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from recollect.amago.batch import Batch
 from recollect.amago.cuts import Cut, cut_out
 from recollect.amago.recorder import Recorder
-from recollect.amago.trajectory_files import TrajectoryFiles
+from recollect.amago.trajectory_files import UNLIMITED, TrajectoryFiles
 from recollect.artifacts.sealed import manifest_path
 from recollect.settings.errors import UserError
 
@@ -42,9 +42,10 @@ def numbers(batch: Batch) -> list[int]:
 
 
 def check(batch: Batch, lengths: dict[int, int], length: int) -> None:
-    assert batch.mask_BT.shape[1] == max(batch.length_B)
+    rows_B = batch.mask_BT.sum(1)
+    assert batch.mask_BT.shape[1] == max(rows_B)
     for b, number in enumerate(numbers(batch)):
-        rows, start = int(batch.length_B[b]), int(batch.time_BT[b, 0])
+        rows, start = int(rows_B[b]), int(batch.time_BT[b, 0])
         assert rows == min(lengths[number], length) + 1
         assert batch.mask_BT[b].tolist() == [t < rows for t in range(batch.mask_BT.shape[1])]
         time = start + np.arange(rows)
@@ -169,6 +170,19 @@ def test_each_of_the_two_kept_checkpoints_can_be_gone_back_to_though_the_buffer_
     assert numbers(files.sample(20, 3, seed=0, counter=0)) == at[-2][1]
 
 
+def test_what_another_process_wrote_is_trimmed_but_for_what_the_kept_checkpoints_need(tmp_path: Path) -> None:
+    writer, files = TrajectoryFiles(tmp_path, UNLIMITED), TrajectoryFiles(tmp_path, 2)
+    states: list[dict[str, int]] = []
+    for i in range(9):
+        writer.add([trajectory(i, 4)])
+        files.refresh()
+        if i in (3, 5):
+            states.append(files.saved())
+        files.trim()
+        assert min(firsts(tmp_path)) == (max(0, i - 1) if not states else 2)
+    assert files.load(states[0]) == 0 and files.sizes()["buffer_trajectories"] == 2
+
+
 def buffer_of_four_files(folder: Path) -> dict[str, int]:
     files = TrajectoryFiles(folder, 7)
     for i in range(4):
@@ -247,7 +261,7 @@ def test_a_relabeler_sees_whole_trajectories_and_cuts_the_window(tmp_path: Path)
         return cut_out({name: column[: 6 + int(draws.integers(3))] for name, column in whole.items()}, cut)
 
     batch = files.sample(40, 20, seed=0, counter=0, relabel=shortened)
-    assert sorted(set(batch.length_B.tolist())) == [6, 7, 8]
+    assert sorted(set(batch.mask_BT.sum(1).tolist())) == [6, 7, 8]
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed"])
