@@ -24,6 +24,7 @@ from recollect.settings.errors import UserError, nearest
 WORDS = ("lines", "Open diamonds")
 BAR = 0.155  # inches from bar to bar
 ROOM = 1.22  # how far the axis goes beyond the longest bar, for the numbers at the edge
+ROOM_BELOW = 1.04  # the same where values are negative, so that no interval ends at the edge
 DIAMOND: dict[str, Any] = {  # a published value
     "linestyle": "none", "marker": "D", "markersize": 3.4, "markerfacecolor": "white", "markeredgecolor": style.BLACK,
 }  # fmt: skip
@@ -150,12 +151,14 @@ def _plot(
 
 
 def _set_x_axes(panels: list[Axes], *, same: bool) -> None:
-    """Round ticks; with `same` (panels of one environment) one scale for all."""
-    widest = max(axes.get_xlim()[1] for axes in panels)
+    """Round ticks, and a line at zero where values are below; with `same` (panels of one environment) one scale for all."""
+    lefts, rights = zip(*(axes.get_xlim() for axes in panels), strict=True)
     for axes in panels:
         if same:
-            axes.set_xlim(right=widest)
+            axes.set_xlim(min(lefts), max(rights))
         low, high = axes.get_xlim()
+        if low < 0:
+            axes.axvline(0, color=style.BLACK, linewidth=0.6, zorder=3)
         places = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
         ticks = [tick for tick in places if low <= tick <= high]
         axes.set_xticks(ticks, [style.short_steps(tick) if high >= 1000 else f"{tick:g}" for tick in ticks])
@@ -188,7 +191,7 @@ def _draw_panel(
 
     axes.hlines(rows["x"], rows["low"], rows["high"], color=style.BLACK, linewidth=0.8, zorder=3)
     style.name_rows(axes, rows["x"], labels.values())
-    drawn = [*rows["y"], *rows["high"].dropna(), *(value for *_, value in extra_rows)]
-    right = max(*drawn, options.top or 0)
-    axes.set_xlim(min(0.0, float(rows["y"].min())), ROOM * right if right > 0 else None)
+    drawn = [*rows["y"], *rows["low"].dropna(), *rows["high"].dropna(), *(value for *_, value in extra_rows)]
+    left, right = ROOM_BELOW * min(*drawn, 0.0), max(*drawn, options.top or 0.0)
+    axes.set_xlim(left, left + ROOM * (right - left) if right > left else None)
     return extra_rows

@@ -59,24 +59,24 @@ def has_intervals(table: pd.DataFrame) -> bool:
     return bool(lines_of(table)["seeds"].max() > 1) or over_tasks(table)
 
 
-def interval_warnings(table: pd.DataFrame, statistic: Statistic) -> list[str]:
-    """One sentence for each number of seeds in the figure that is too small for its interval, worst case over tasks."""
+def narrow_intervals(table: pd.DataFrame, statistic: Statistic) -> list[str]:
+    """One warning for each number of seeds in the figure that is too small for its interval, worst case over tasks."""
     worst = lines_of(table).groupby("seeds")["tasks"].min()
     sentences = []
     for seeds, tasks in worst.items():
         sentences.append(narrow_interval_warning(int(str(seeds)), int(tasks), statistic, over_tasks=over_tasks(table)))
-    return [sentence for sentence in sentences if sentence]
+    return [f"{NARROW_INTERVAL}: {sentence}." for sentence in sentences if sentence]
 
 
 def small_print(figure: FigureSpec, table: pd.DataFrame, statistic: Statistic, band: Band = "bootstrap") -> list[str]:
     """The lines at the bottom of a figure: scale, seeds, tasks and what the band is."""
     rows = lines_of(table)
     facts = [f"scale {figure.scale}", count_range(rows["seeds"], "seed"), count_range(rows["tasks"], "task")]
-    facts.append(STATISTIC_WORDS[statistic] + (_band_words(table, statistic, band) if has_intervals(table) else ""))
+    facts.append(STATISTIC_WORDS[statistic] + (band_words(table, statistic, band) if has_intervals(table) else ""))
     return [" · ".join(facts), *([RANDOM_MODEL] if figure.random_models else [])]
 
 
-def _band_words(table: pd.DataFrame, statistic: Statistic, band: Band) -> str:
+def band_words(table: pd.DataFrame, statistic: Statistic, band: Band = "bootstrap") -> str:
     """What a band is, in a few words; of too few seeds with what it really covers, in place of 95 %."""
     if band == "seeds":
         return ", lowest to highest seed"
@@ -95,7 +95,7 @@ def caption(figure: FigureSpec, notes: tuple[str, ...]) -> str:
     parts = [figure.caption.strip() or figure.title.strip(), *figure.stand_ins, *figure.remarks, *notes]
     if figure.claims:
         parts.append("Claims: " + "; ".join(f"{claim.short}: {claim.verdict}" for claim in figure.claims))
-    if figure.is_wiring_test:
+    if figure.wiring_test:
         parts.insert(0, SMOKE_WORDS)
     return " ".join(part if part.endswith((".", "!", "?")) else part + "." for part in parts if part)
 
@@ -124,8 +124,8 @@ def notes_on_method(
         over = "tasks" if over_tasks(table) else over
         aggregate += f"; {intervals} are 95 % percentile bootstrap intervals over {over} ({resamples} resamples)"
     notes = [aggregate + "."]
-    for warning in interval_warnings(table, statistic) if band == "bootstrap" else []:
-        notes.append(f"{NARROW_INTERVAL}: {warning}.")
+    if band == "bootstrap":
+        notes += narrow_intervals(table, statistic)
 
     panels = dict.fromkeys(table["panel"])
     sources = dict.fromkeys(item.source for panel in panels for item in figure.references_of(panel))

@@ -64,14 +64,18 @@ def _meaning(options: Options) -> dict[str, str]:
     word = captions.STATISTIC_WORDS[options.statistic]
     meaning = {
         "panel": "environment" if isinstance(options.split, str) else "environment, and /split behind the first one",
-        "x": "in-context episode, counted from 1; the weights are frozen and the memory stays",
+        "x": f"{_x_label(options)}, counted from 1; the weights are frozen and the memory stays",
         "y": f"{options.metric}: {word} over seeds and tasks",
         "low, high": captions.bounds_meant(options.statistic, options.band),
     }
     if options.x == "step":
-        meaning["x"] = "training step"
+        meaning["x"] = _x_label(options)
         meaning["y"] = f"{options.metric}, mean over in-context episodes: {word} over seeds and tasks"
     return meaning
+
+
+def _x_label(options: Options) -> str:
+    return options.x_label or {"episode": "in-context episode", "step": "training step"}[options.x]
 
 
 def _what_is_drawn(rows: pd.DataFrame, options: Options) -> str:
@@ -157,7 +161,6 @@ def _plot(
     width = style.SINGLE_COLUMN if columns == 1 else style.DOUBLE_COLUMN
     canvas = style.blank_figure(width, depth * (options.panel_height + 0.2) + 0.15)
     grid = canvas.subplots(depth, columns, squeeze=False)
-    x_label = options.x_label or {"episode": "in-context episode", "step": "training step"}[options.x]
     looks = style.styles_of(figure.methods)
     extra_rows: list[ExtraRow] = []
     notes: list[str] = []
@@ -191,6 +194,6 @@ def _plot(
             style.step_axis(axes, last)
         style.from_zero(axes, rows)
         axes.set_ylabel(options.y_label if i % columns == 0 else "")
-        axes.set_xlabel(x_label if i + columns >= len(panels) else "")
+        axes.set_xlabel(_x_label(options) if i + columns >= len(panels) else "")
     style.hide_unused(grid, len(panels))
     return canvas, extra_rows, notes

@@ -160,17 +160,25 @@ function drawRead(task, row) {
   ]);
 }
 
+/** How high returns stand, zero among them, and at the left zero, the highest and, where one is negative, the lowest. */
+function scaleOf(returns, top, bottom) {
+  const low = Math.min(0, ...returns), high = Math.max(0, ...returns) || (low < 0 ? 0 : 1), y = scale(low, high, top, bottom);
+  const apart = [low, high].filter((value) => Math.abs(y(value) - y(0)) > 9); // else its number would lie on that of zero
+  return { y, numbers: [0, ...apart].map((value) => side(short(value), y(value) + 3.5)).join("") };
+}
+
 function drawReturns(task, row) {
-  const count = episodes(task), most = Math.max(0, ...task.returns) || 1, wide = (RIGHT - LEFT) / count, high = 100, parts = [];
+  const count = episodes(task), wide = (RIGHT - LEFT) / count, bottom = 108, parts = [];
+  const { y, numbers } = scaleOf(task.returns, 8, bottom), zero = y(0);
   const found = task.read && windowOf(task, row, entryOf(task));
   task.returns.forEach((value, e) => {
-    const tall = (Math.max(0, value) / most) * high, who = e === at.episode ? " now" : found && found.episode === e ? " read" : "";
-    parts.push(`<rect class="bar${who}" x="${LEFT + e * wide + 0.1 * wide}" y="${8 + high - Math.max(tall, who ? 3 : 0)}" width="${0.8 * wide}" height="${Math.max(tall, who ? 3 : 0.8)}"/>`);
-    parts.push(`<rect class="hit" data-episode="${e}" x="${LEFT + e * wide}" y="0" width="${wide}" height="${high + 22}"><title>episode ${e + 1}: ${short(value)}</title></rect>`);
+    const who = e === at.episode ? " now" : found && found.episode === e ? " read" : "", tall = Math.max(Math.abs(y(value) - zero), who ? 3 : 0.8);
+    parts.push(`<rect class="bar${who}" x="${LEFT + e * wide + 0.1 * wide}" y="${value < 0 ? zero : zero - tall}" width="${0.8 * wide}" height="${tall}"/>`);
+    parts.push(`<rect class="hit" data-episode="${e}" x="${LEFT + e * wide}" y="0" width="${wide}" height="${bottom + 14}"><title>episode ${e + 1}: ${short(value)}</title></rect>`);
     if (e === 0 || (e + 1) % Math.max(1, Math.ceil(count / 40) * 5) === 0)
-      parts.push(`<text x="${LEFT + (e + 0.5) * wide}" y="${high + 21}" text-anchor="middle">${e + 1}</text>`);
+      parts.push(`<text x="${LEFT + (e + 0.5) * wide}" y="${bottom + 13}" text-anchor="middle">${e + 1}</text>`);
   });
-  $("returns").innerHTML = axis(8 + high) + side("0", high + 11) + side(short(most), 13) + parts.join("");
+  $("returns").innerHTML = axis(zero) + numbers + parts.join("");
   $("returns-said").textContent = task.read ? "blue: this one; green: the one that is read" : "blue: this one";
 }
 
@@ -194,8 +202,8 @@ function drawSteps(task, row) {
       parts.push(side(low.toFixed(2), 153.5), side(top.toFixed(2), 115.5));
     }
   } else {
-    const sums = returnsSoFar(task, at.episode), top = Math.max(0, ...sums) || 1, y = scale(0, top, 12, 150);
-    parts.push(curve(sums.map((v, s) => [x(s), y(v)]), "agent"), side("0", 153.5), side(short(top), 15.5));
+    const sums = returnsSoFar(task, at.episode), { y, numbers } = scaleOf(sums, 12, 150);
+    parts.push(y(0) < 150 ? axis(y(0)) : "", curve(sums.map((v, s) => [x(s), y(v)]), "agent"), numbers);
   }
   $("steps").innerHTML = parts.join("") + stepAxis(task);
   $("steps-said").textContent = `${task.read ? "what it reads" : "return so far"}, and when it is paid`;

@@ -101,7 +101,7 @@ def report_page(
         claims: as `claims.json` has them, in their order.
     """
     digits = _digits(runs)
-    wiring = any(figure.about["wiring_test"] for figure in figures)
+    wiring = {figure.about["wiring_test"] for figure in figures} == {True}
     counts = [f"scale {scale}", _count(len(figures), "figure"), _count(len(runs), "run")]
     parts = {
         "title": _text(f"Recollect: results at {scale} scale"),

@@ -18,8 +18,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field, PositiveInt
 
-from recollect.figures import reading, spec, statistics, style
-from recollect.figures.captions import RANDOM_MODEL, STATISTIC_WORDS, count, count_range, episodes_meant
+from recollect.figures import captions, reading, spec, statistics, style
+from recollect.figures.captions import count, count_range, episodes_meant
 from recollect.figures.spec import NORMALISED, PUBLISHED, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
@@ -74,9 +74,11 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
             if column.published:
                 references = figure.references_of(column.panel)
                 published += [(column.panel, PUBLISHED + item.method, 1.0, item.y[-1]) for item in references]
+    resampled = _resampled(table, groups)
     with style.paper_style():
         canvas = _plot(table, blocks, figure, options.statistic)
-    notes = _notes(table, figure, options)
+        style.finish(canvas, figure, [], _small_print(table, resampled, figure, options.statistic))
+    notes = _notes(table, resampled, figure, options)
     if published:
         sources = dict.fromkeys(item.source for item in figure.references if figure.is_comparable(item))
         notes.append(f"Published: {'; '.join(sources)}.")
@@ -96,20 +98,41 @@ def _groups(figure: FigureSpec, options: Options) -> dict[str, Group]:
     return groups
 
 
-def _notes(table: pd.DataFrame, figure: FigureSpec, options: Options) -> list[str]:
+def _resampled(table: pd.DataFrame, groups: dict[str, Group]) -> pd.DataFrame:
+    """The table with environments in the place of tasks: a bootstrap draws seeds anew within each of these."""
+    environments = {name: len(group.environments) for name, group in groups.items()}
+    return table.assign(tasks=table["panel"].str.removesuffix(NORMALISED).map(environments))
+
+
+def _notes(table: pd.DataFrame, resampled: pd.DataFrame, figure: FigureSpec, options: Options) -> list[str]:
     """The sentences of the caption that say what the numbers are."""
     episodes = episodes_meant(options.last)
     seeds = count(len(figure.seeds), "seed")
     tasks = count_range(table["tasks"], "task")
+    several = len(figure.seeds) > 1
     if options.statistic == "iqm":
-        note = f"Mean over {episodes}, then interquartile mean over {tasks} and {seeds}, with its 95 % interval."
-    elif len(figure.seeds) < 2:
-        note = f"Mean over {tasks} and {episodes} of {seeds}."
+        interval = ", with its 95 % interval" if several else ""
+        notes = [f"Mean over {episodes}, then interquartile mean over {tasks} and {seeds}{interval}."]
+        notes += captions.narrow_intervals(resampled, "iqm")
+    elif several:
+        notes = [f"Mean over {tasks} and {episodes}, then over {seeds}; ± is the standard deviation over seeds."]
     else:
-        note = f"Mean over {tasks} and {episodes}, then over {seeds}; ± is the standard deviation over seeds."
-    if options.normalised is None:
-        return [note]
-    return [note, f"Normalised: metric '{options.normalised}'."]
+        notes = [f"Mean over {tasks} and {episodes} of {seeds}."]
+    if options.normalised is not None:
+        notes.append(f"Normalised: metric '{options.normalised}'.")
+    return notes
+
+
+def _small_print(
+    table: pd.DataFrame, resampled: pd.DataFrame, figure: FigureSpec, statistic: statistics.Statistic
+) -> list[str]:
+    """The lines at the bottom: scale, seeds, tasks, and what the numbers and their bounds are."""
+    facts = [f"scale {figure.scale}", count(len(figure.seeds), "seed"), count_range(table["tasks"], "task")]
+    facts.append(captions.STATISTIC_WORDS[statistic])
+    if len(figure.seeds) > 1:
+        is_mean = statistic == "mean"
+        facts[-1] += " ± standard deviation over seeds" if is_mean else captions.band_words(resampled, statistic)
+    return [" · ".join(facts), *([captions.RANDOM_MODEL] if figure.random_models else [])]
 
 
 def _meaning(options: Options) -> dict[str, str]:
@@ -216,15 +239,6 @@ def _plot(
                 left += column.width
         for y, thickness in ((0.0, 0.9), (HEAD * 2, 0.6), (height, 0.9)):
             _rule(axes, 0, left, top + y, thickness)
-
-    facts = [f"scale {figure.scale}", count(len(figure.seeds), "seed"), count_range(table["tasks"], "task")]
-    facts.append(STATISTIC_WORDS[statistic])
-    if len(figure.seeds) > 1:
-        facts[-1] += {"mean": " ± standard deviation over seeds", "iqm": ", 95 % bootstrap interval"}[statistic]
-    lines = [" · ".join(facts)]
-    if figure.random_models:
-        lines.append(RANDOM_MODEL)
-    style.finish(canvas, figure, [], lines)
     return canvas
 
 

@@ -95,11 +95,6 @@ class FigureSpec(FigureSettings):
     remarks: tuple[str, ...] = Field((), description="What its worlds say of themselves, for the caption.")
     claims: tuple[JudgedClaim, ...] = Field((), description="The published claims that it shows, judged by its scores.")
 
-    @property
-    def is_wiring_test(self) -> bool:
-        """Whether its numbers mean nothing, which the figure then says."""
-        return self.wiring_test or self.random_models
-
     def is_comparable(self, published: Reference) -> bool:
         """Whether a published value was had with the settings of this figure's scale."""
         return published.scale == (self.published or self.scale)

@@ -282,7 +282,7 @@ def finish(canvas: Figure, figure: FigureSpec, handles: Sequence[Line2D], lines:
     for line in (*lines, *figure.stand_ins):
         for piece in textwrap.wrap(line, characters):
             text.append((piece, SOFT, "normal"))
-    if figure.is_wiring_test:
+    if figure.wiring_test:
         text.insert(0, (SMOKE_WORDS, "#B03A00", "bold"))
     top = 0.06 + LEGEND_LEADING * len(rows)
     bottom = 0.09 + PRINT_LEADING * len(text)

@@ -99,7 +99,7 @@ def manifest_of(
         "title": figure.title,
         "caption": captions.caption(figure, (*drawn.notes, *warnings)),
         "warnings": [*(note for note in drawn.notes if note.startswith(("Warning", "Dropped"))), *warnings],
-        "wiring_test": figure.is_wiring_test,
+        "wiring_test": figure.wiring_test,
         "scale": figure.scale,
         "seeds": list(figure.seeds),
         "environments": list(figure.environments),

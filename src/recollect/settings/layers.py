@@ -14,7 +14,7 @@ Of a method, later wins, beginning with the last of its `base` chain:
 
 A scale that `extends` another says what the other says, then its own: where an entry of it is named above, both count, the
 extended scale's first. So its own `seeds` hold for all figures but those for which it names others itself. An environment of any
-size needs no file: `tmaze_passive_50` is `tmaze_passive.yaml`, whose `parameter: length` says which option the number (or word) sets.
+size needs no file: `tmaze_passive_50` is `tmaze_passive.yaml`, whose `parameter: length` says what the number (or word) sets.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from recollect.stages.selection import default_selection
 from recollect.stages.table import STAGES
 
 MOST_POINTS = 6  # of a curve; of longer ones its beginning, its quarters and its end
+USUAL_BOUNDS = "bounds of the 95 %"  # how the meaning of an interval begins; of others a table says what they are
 PICTURES = Path("docs/figures")
 SECONDS = "seconds of all jobs"
 Row = dict[str, object]
@@ -197,6 +198,9 @@ def _numbers(scale: str, figure: str) -> Iterator[Row]:
     lines = table[table["method"].str.startswith(LINE)].drop_duplicates(["method", "y"])
     for name, value in zip(lines["method"], lines["y"], strict=True):
         said += f"; {name.removeprefix(LINE)} {value:.4g}"
+    bounds = _axis(about["axes"]["low, high"])
+    if not bounds.startswith(USUAL_BOUNDS) and captions.measured(table)["low"].notna().any():
+        said += f"; bounds: {bounds}"
     known: Row = {"figure": figure, "title": spec.title or figure, "of": said}
     for (panel, method), points in captions.measured(table).groupby(["panel", "method"], sort=False):
         env, *more = str(panel).split("/")

@@ -246,6 +246,23 @@ def test_of_several_windows_each_can_be_looked_at() -> None:
 
 
 @needs_node
+@pytest.mark.parametrize(("gain", "numbers"), [(1, ["0", "1"]), (-1, ["0", "-1"])])
+def test_returns_above_and_below_zero_are_drawn_within_their_charts(gain: int, numbers: list[str]) -> None:
+    trace = made_trace(method="ad", retrieves=False)
+    trace.played.reward[:] = 0
+    trace.played.reward[trace.steps(6, 4).start] = gain
+    returns, steps = run_script(
+        page_of(trace), "return [made['returns'].innerHTML, made['steps'].innerHTML];", "#task=6&episode=5&step=9"
+    )
+    for chart in (returns, steps):
+        assert re.findall(r'text-anchor="end">(-?\d+)</text>', chart) == numbers
+    (bar,) = re.findall(r'class="bar now" x="\S+" y="(\S+)" width="\S+" height="(\S+)"', returns)
+    assert (float(bar[0]), float(bar[1])) == (8, 100)
+    (curve,) = re.findall(r'class="curve agent" points="([^"]+)"', steps)
+    assert {float(place.split(",")[1]) for place in curve.split()} == {12 if gain > 0 else 150}
+
+
+@needs_node
 def test_every_step_of_every_task_can_be_drawn() -> None:
     drawn = run_script(
         page_of(made_trace(select=2, layers=1, tokens=4)),

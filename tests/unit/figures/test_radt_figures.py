@@ -257,6 +257,22 @@ def test_bars_of_a_rate_go_as_far_as_a_rate_can() -> None:
     assert draw(made_scores(figure), figure).figure.axes[0].get_xlim()[1] >= 500
 
 
+def test_negative_bars_intervals_and_published_values_lie_within_the_axes() -> None:
+    at = {"panel": "room", "x": [40], "source": "s"}
+    references = [{**at, "method": "radt", "y": [-60]}, {**at, "method": "ad", "y": [-1]}]
+    figure = spec("bars", scale="paper", references=references, options={"resamples": 100})
+    scores = made_scores(figure)
+    for shift in (50, 80):  # intervals on both sides of zero, and all values below it
+        shifted = scores.assign(value=scores["value"] - shift - 5 * scores["seed"])
+        drawn = draw(shifted, figure)
+        low, high = drawn.figure.axes[0].get_xlim()
+        shown = drawn.table[["y", "low", "high"]].to_numpy()
+        assert low < np.nanmin(shown) and high > max(0, np.nanmax(shown))
+    one_scale = {"panels": {"a": {"radt": "x"}, "b": {"ad": "y"}}, "resamples": 100}
+    panels = draw(shifted, spec("bars", options=one_scale)).figure.axes
+    assert panels[0].get_xlim() == panels[1].get_xlim()
+
+
 # ---------------------------------------------------------------------------- in-context curves: splits and steps
 
 
@@ -281,6 +297,19 @@ def test_against_training_steps_a_point_is_the_mean_over_all_episodes() -> None:
     assert np.allclose(rows["y"], cell(scores, method="radt").groupby("step")["value"].mean())
     assert (rows["low"] < rows["y"]).all() and drawn.axes["x"] == "training step"
     assert any("mean over the 8 in-context episodes" in note for note in drawn.notes)
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        ("episode", "tenth of a rollout, counted from 1; the weights are frozen and the memory stays"),
+        ("step", "tenth of a rollout"),
+    ],
+)
+def test_what_the_axis_of_a_curve_is_called_stands_in_its_manifest(x: str, said: str) -> None:
+    figure = spec("in_context_curve", options={"x": x, "x_label": "tenth of a rollout", "resamples": 100})
+    drawn = draw(made_scores(figure), figure)
+    assert drawn.axes["x"] == said and "tenth of a rollout" in texts(drawn.figure)
 
 
 def test_successive_episodes_can_make_one_point() -> None:
@@ -398,6 +427,28 @@ def test_a_table_can_have_the_interquartile_mean_over_environments_and_seeds() -
     assert row["y"] == pytest.approx(means[2:-2].mean()) and row["low"] < row["y"] < row["high"]
     assert f"{row['low']:.1f} to {row['high']:.1f}" in texts(drawn.figure)
     assert any("interquartile mean" in note for note in drawn.notes)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "printed", "warned"),
+    [
+        ([0], "interquartile mean", "no interval can be given from 1 seed"),
+        ([0, 1, 2], "interquartile mean, bootstrap interval (covers 85 %)", "nominal 95 %, actual about 85 %"),
+        ([0, 1, 2, 3], "interquartile mean, 95 % bootstrap interval", None),
+    ],
+)
+def test_a_table_says_what_its_interval_over_few_seeds_covers(
+    seeds: list[int], printed: str, warned: str | None
+) -> None:
+    """The seeds of each of two environments are drawn anew; how many tasks these have tells nothing."""
+    rooms = ["room", "hall"]
+    options = {"groups": {"both": {"environments": rooms}}, "normalised": "hns", "statistic": "iqm"}
+    figure = spec("result_table", environments=rooms, seeds=seeds, options=options)
+    drawn = draw(made_scores(figure, metrics=("return", "hns"), tasks=20), figure)
+    assert " ".join(text.get_text() for text in reversed(drawn.figure.texts)).endswith(f"40 tasks · {printed}")
+    warnings = [note for note in drawn.notes if note.startswith("Warning: ")]
+    assert len(warnings) == bool(warned) and all(str(warned) in note for note in warnings)
+    assert any("interval" in note for note in drawn.notes if note not in warnings) == (len(seeds) > 1)
 
 
 def test_columns_that_a_page_does_not_carry_stand_below() -> None:

@@ -19,7 +19,7 @@ from recollect.artifacts.sealed import read_json, sha256_of, verify, write_table
 from recollect.figures import captions, in_context_curve, registry, style
 from recollect.figures.overlaps import MEASURED, RIM
 from recollect.figures.spec import SMOKE_WORDS, TABLE_COLUMNS, Drawn, FigureSpec, figure_spec
-from recollect.figures.writing import render
+from recollect.figures.writing import manifest_of, render
 from recollect.settings.claims import MARKS
 from recollect.settings.errors import UserError
 
@@ -269,10 +269,17 @@ def test_pages_are_one_or_two_columns_wide() -> None:
     assert draw(tmaze_scores(), length_spec()).figure.get_figwidth() == 7.0
 
 
-@pytest.mark.parametrize("said", [{"scale": "toys", "wiring_test": True}, {"random_models": True}])
-def test_a_wiring_test_says_so(said: dict[str, Any]) -> None:
-    drawn = draw(in_context_scores(), in_context_spec(**said))
-    assert SMOKE_WORDS in [text.get_text() for text in texts_of(drawn)]
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [({"scale": "toys", "wiring_test": True}, SMOKE_WORDS), ({"random_models": True}, captions.RANDOM_MODEL)],
+)
+def test_a_wiring_test_and_a_random_model_each_say_so(said: dict[str, Any], words: str) -> None:
+    figure = in_context_spec(**said)
+    drawn = draw(in_context_scores(), figure)
+    printed = {text.get_text() for text in texts_of(drawn)}
+    assert printed & {SMOKE_WORDS, captions.RANDOM_MODEL} == {words}
+    about = manifest_of(figure, drawn, [], {})
+    assert about["wiring_test"] == ("SMOKE" in about["caption"]) == figure.wiring_test
 
 
 def test_small_print_names_scale_seeds_tasks_and_the_narrow_interval() -> None:

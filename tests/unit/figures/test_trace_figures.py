@@ -179,7 +179,7 @@ def test_no_text_overlaps_and_none_leaves_the_page(read: list[Trace], figure: Fi
         texts = [text for text in drawn.figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
         boxes = [(text.get_text(), text.get_window_extent()) for text in texts]
     width, height = drawn.figure.bbox.width, drawn.figure.bbox.height
-    assert (SMOKE_WORDS in [name for name, _ in boxes]) == figure.is_wiring_test
+    assert (SMOKE_WORDS in [name for name, _ in boxes]) == figure.wiring_test
     assert drawn.figure.get_figwidth() <= style.DOUBLE_COLUMN
     for name, box in boxes:
         assert box.x0 > -1 and box.x1 < width + 1 and box.y0 > -1 and box.y1 < height + 1, name

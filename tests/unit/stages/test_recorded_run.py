@@ -76,7 +76,16 @@ def test_verdicts_numbers_and_circumstances_are_written_down(few: str) -> None:
     assert float(claim["low"]) <= float(claim["value"]) == 2 <= float(claim["high"])
     points = read("numbers")
     assert [point["x"] for point in points] == ["1", "2", "3"] and {point["method"] for point in points} == {"AD"}
-    assert points[-1]["of"].startswith("return: mean over seeds and tasks, by in-context episode")
+    assert points[-1]["of"] == "return: mean over seeds and tasks, by in-context episode, counted from 1"
+
+
+def test_bounds_that_are_no_interval_are_recorded_as_what_they_are(few: str) -> None:
+    content = {"kind": "in_context_curve", "options": {"band": "seeds"}}
+    made_results.configure(few, [made_results.ROOM], ["ad"], range(5), **content)
+    figure(SCALE, few)
+    record(SCALE, [few])
+    said = "counted from 1; bounds: the lowest and the highest seed's mean over tasks"
+    assert {row["of"].partition(", by in-context episode, ")[2] for row in read("numbers")} == {said}
 
 
 def test_a_run_that_another_machine_made_is_recorded_as_such(few: str) -> None:
