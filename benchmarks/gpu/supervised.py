@@ -73,7 +73,7 @@ def learning(case: Case) -> Subject:
     """Compared: losses and gradient norms of three steps without dropout, and the outputs for the first step of four tasks."""
     settings = case.settings
     hp: Any = settings.method.hyperparameters
-    steps, every, batch = hp.optimisation.steps, hp.optimisation.evaluate_every, hp.optimisation.batch_size
+    steps, every = hp.optimisation.steps, hp.optimisation.evaluate_every
 
     def watched(few: bool) -> Watch:
         watch = Watch(case.nowhere, case.device, 0.0 if few else case.seconds, case.warm)
@@ -84,8 +84,6 @@ def learning(case: Case) -> Subject:
 
     net, played = work.network(settings, hp.context), work.played(settings)
     flop = work.trained(_unjudged(settings, steps)).flop / steps
-    if settings.method.memory is not None and hp.queries == "computed":
-        flop += batch * work.query(settings)
     parts = (
         Part("update", "updates", lambda: watched(False).rate(), flop, BYTES_OF_AN_UPDATE * net.parameters),
         Part("evaluating", "env steps", lambda: acting_rate(case), played.flop / played.env_steps, often=False),

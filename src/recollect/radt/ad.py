@@ -40,7 +40,10 @@ class Hyperparameters(dt.Hyperparameters):
     """DT's, and how far back the context lies. Defaults are the paper's for Dark-Room 10x10."""
 
     context: int = Field(
-        100, ge=1, description="Most timesteps of each of the two episodes; the horizon shows them whole."
+        100,
+        ge=1,
+        description="Most timesteps of each of the two episodes in training; the horizon shows them whole. While acting twice "
+        "as many last steps of both together are read, as released.",
     )
     episodes_back: int = Field(
         100, ge=1, description="K. Paper: grids 100, MazeRunner 1000. Larger: bolder improvement."
@@ -67,7 +70,7 @@ class DistillationPolicy(InContextPolicy):
     def begin(self, rows: int) -> None:
         self.cached: CachedSteps | None = None
         self.before: Experience | None = None  # each row's last complete episode, where it is encoded with every step
-        if self.network.goes_on and self.context >= self.horizon:  # else steps leave the window, as in training
+        if self.network.goes_on and self.context >= self.horizon:  # else steps leave the window
             self.cached = CachedSteps(self.computing, rows, 2 * self.horizon, self.cache_dtype)
         else:
             nothing_BT = torch.full((rows, self.horizon), -1, device=self.device)
@@ -112,7 +115,7 @@ class DistillationPolicy(InContextPolicy):
 
 def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
     chosen = settings.method.hyperparameters
-    # Of the two episodes while acting; what is further back is left out, as in training.
+    # Of both episodes together; while acting what is further back is left out.
     steps = 2 * (min(chosen.context, facts.horizon) if chosen.network.padding == "hidden" else chosen.context)
     return chosen.network.build(
         settings.environment, facts, seed=settings.seed, return_to_go=False, steps=steps, window=2 * chosen.context

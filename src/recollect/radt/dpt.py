@@ -50,6 +50,8 @@ class Hyperparameters(dt.Hyperparameters):
 
     context: int = Field(100, ge=1, description="Most timesteps of the context episode; the horizon shows it whole.")
     episodes_by: Literal["length"] = Field("length", description="Contexts are uniform, queries by length.")
+    top_episodes: int = Field(5, ge=1, description="No effect: DPT draws from all episodes.")
+    acting_dropout: Literal[False] = Field(False, description="Not with DPT, which keeps its context in a cache.")
     queries: int = Field(
         1, ge=1, description="Query steps per context. Released: 1. More: more labels for one encoding."
     )

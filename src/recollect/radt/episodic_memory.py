@@ -23,7 +23,7 @@ from torch import Tensor
 
 from recollect.common.acting_state import Device
 from recollect.radt.pooling import normalised
-from recollect.radt.retrieval import by_return, drawn_places, minmax
+from recollect.radt.scores import Combine, by_return, combined, drawn_places, minmax
 from recollect.radt.training_memory import NOTHING
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
@@ -47,7 +47,8 @@ class EpisodicSettings(Frozen):
 
     similarity: Literal["cosine", "inner_product"] = Field(
         "cosine",
-        description="cosine: keys and queries normalised (paper); inner_product: as they come (released code)",
+        description="cosine: keys and queries normalised (paper); inner_product: keys as they come (released code); "
+        "queries have length one either way, which changes no choice",
     )
     candidates: int = Field(50, ge=1, description="nearest entries that are re-weighted")
     select: int = Field(1, ge=1, description="entries retrieved, k")
@@ -61,7 +62,7 @@ class EpisodicSettings(Frozen):
         description="retrieval; a random entry; one drawn with a chance proportional to its return; that of highest "
         "return; the one stored last",
     )
-    combine: Literal["add", "multiply"] = Field(
+    combine: Combine = Field(
         "add",
         description="multiply: similarity times return, each as it is; a term of weight 0 is left out (released option)",
     )
@@ -72,7 +73,7 @@ class EpisodicSettings(Frozen):
     shared: bool = Field(
         False,
         description="one memory for all tasks of an evaluation: each row reads what any row has stored. A row then "
-        "depends on the others, and forgets nothing",
+        "depends on the others, and forgets nothing. The last episode of a row is not stored",
     )
     demonstrations: str | None = Field(
         None,
@@ -92,6 +93,12 @@ class EpisodicSettings(Frozen):
     @property
     def draws(self) -> bool:
         return self.kind in ("random", "return") or (self.kind == "retrieval" and self.choose == "sample")
+
+    def with_returns_divided(self, reward_scale: float) -> EpisodicSettings:
+        """The same for a memory whose returns are divided by `reward_scale`."""
+        if self.minimum_return is None:
+            return self
+        return self.model_copy(update={"minimum_return": self.minimum_return / reward_scale})
 
 
 @dataclass(frozen=True)
@@ -335,13 +342,10 @@ class EpisodicMemory:
         similarity_BL, index_BL = similarity_BC[:, : chosen.candidates], order_BC[:, : chosen.candidates]
         valid_BL = filled_BC.gather(1, index_BL)
         return_BL = return_BC.gather(1, index_BL).double()
-        if chosen.combine == "multiply":
-            score_BL = chosen.similarity_weight * similarity_BL
-            if chosen.return_weight:
-                score_BL = score_BL * (chosen.return_weight * return_BL)
-        else:
-            score_BL = chosen.similarity_weight * minmax(similarity_BL, valid_BL)
-            score_BL = score_BL + chosen.return_weight * minmax(return_BL, valid_BL)
+        if chosen.combine == "add":
+            similarity_BL, return_BL = minmax(similarity_BL, valid_BL), minmax(return_BL, valid_BL)
+        terms = ((chosen.similarity_weight, similarity_BL), (chosen.return_weight, return_BL))
+        score_BL = combined(chosen.combine, terms, like=similarity_BL)
         return score_BL.masked_fill(~valid_BL, NOTHING), index_BL
 
     def best_return(self, task_B: Tensor) -> Tensor:

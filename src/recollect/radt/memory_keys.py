@@ -13,6 +13,7 @@ from recollect.common.parts_on_disk import encode_in_parts
 from recollect.radt.chunks import Chunks, chunk_settings, cut_chunks, memory_of
 from recollect.radt.embedding import load_embedder
 from recollect.radt.supervised import open_experience
+from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 
 BATCH = 256
@@ -45,12 +46,21 @@ def memory_entries(
 
     Returns:
         `keys` float32 [N, width], and the arrays of the N chunks.
+
+    Raises:
+        UserError: no episode is as long as the memory's stride.
     """
     memory, facts = memory_of(settings), facts_of(settings.environment)
     embedder = load_embedder(settings, inputs, facts)
     histories, store = open_experience("histories", settings, inputs, facts)
     table = histories.episodes
     cut = cut_chunks(table.start, table.length, table.task, table.total_return, chunk_settings(memory))
+    if not len(cut):
+        raise UserError(
+            f"no episode is as long as `memory.stride`: the longest has {table.length.max()} steps, not {memory.stride}",
+            where=f"memory.stride of '{settings.method.name}' in '{settings.environment.name}'",
+            do=f"set memory.stride to {table.length.max()} or less",
+        )
     chunks = evenly_spaced(cut, memory.max_entries_per_task)
 
     def keys_of(places: np.ndarray) -> np.ndarray:

@@ -25,7 +25,10 @@ class MemorySettings(Frozen):
     past: int = Field(25, ge=0, description="Steps before the cut that a value holds. Paper: 25.")
     future: int = Field(25, ge=1, description="Steps after the cut that a value holds. Paper: 25.")
     pooled_steps: int = Field(25, ge=1, description="Last steps of the key window whose state tokens are averaged.")
-    pooling: Literal["state", "action", "reward", "return", "all", "last"] = Field("state", description="Which tokens.")
+    pooling: Literal["state", "action", "reward", "return", "all", "last"] = Field(
+        "state",
+        description="Which tokens. An embedder of merged tokens has one a step: all but `last` are then the same.",
+    )
     tokens: Literal["interleaved", "merged"] = Field("interleaved", description="Token layout in front of the LM.")
     padding: Literal["hidden", "counted"] = Field(
         "hidden",

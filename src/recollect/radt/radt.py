@@ -67,8 +67,8 @@ class Hyperparameters(dt.Hyperparameters):
     network: dt.Network = dt.Network(return_embedding="bins")
     retrieval: RetrievalSettings = RetrievalSettings()
     queries: Literal["computed", "nearest_key"] = Field("computed", description="Where training queries come from.")
-    query_dropout: float = Field(0.2, description="Share of state tokens zeroed in a computed query.")
-    context_drop: float = Field(0.0, description="Share of training windows that read nothing.")
+    query_dropout: float = Field(0.2, ge=0, le=1, description="Share of state tokens zeroed in a computed query.")
+    context_drop: float = Field(0.0, ge=0, le=1, description="Share of training windows that read nothing.")
     null_document: float = Field(
         0.0, ge=0, le=1, description="Share of retrieved windows of training that are read as an empty document."
     )
@@ -82,9 +82,14 @@ class Hyperparameters(dt.Hyperparameters):
         description="A folder: the entries of all training steps are looked up ahead and kept there for other runs.",
     )
     selection: ActionSelection = Field("top_half", description="Released: sample from the best half of the logits.")
-    return_loss: float = Field(1.0, description="Weight of the return-to-go loss (released Dark configs; 0 elsewhere).")
+    return_loss: float = Field(
+        1.0,
+        description="Weight of the return-to-go loss (released Dark configs; 0 elsewhere). With merged tokens there is none.",
+    )
     acting: EpisodicSettings = EpisodicSettings()
-    retrieve_every: int = Field(1, description="Environment steps between retrievals. Paper: 1 (grids), 25 (others).")
+    retrieve_every: int = Field(
+        1, ge=1, description="Environment steps between retrievals. Paper: 1 (grids), 25 (others)."
+    )
 
 
 @dataclass(frozen=True)
@@ -153,7 +158,7 @@ class RetrievalPolicy(InContextPolicy):
         self.own = OwnEpisodes(
             self.embedder,
             self.chunks,
-            self.chosen.acting,
+            self.chosen.acting.with_returns_divided(self.reward_scale),
             like,
             self.no_action,
             episodes=self.episodes,
@@ -183,11 +188,6 @@ class RetrievalPolicy(InContextPolicy):
         """Store the windows of the episodes that have just ended, with the returns that they really had."""
         if self.queries is not None:
             self.queries.clear(np.isin(np.arange(len(self.seeds_B)), rows))
-        if self.chosen.acting.shared:  # a row that plays on after its last episode adds nothing
-            has_room = self.own.log.count_E.cpu().numpy()[rows] < self.episodes
-            rows, lengths = rows[has_room], lengths[has_room]
-        if len(rows) == 0:
-            return
         row_M = sent(rows, self.device)
         length_M1 = sent(lengths, self.device)[:, None]
         real_MT = torch.arange(self.horizon, device=self.device) < length_M1
@@ -200,31 +200,34 @@ class RetrievalPolicy(InContextPolicy):
         }
         self.own.add(row_M, lengths, fields)
 
-    def retrieve(self, row_N: np.ndarray, query_BD: Tensor) -> None:
+    def retrieve(self, row_N: np.ndarray, query_ND: Tensor) -> None:
+        """Search for what these rows, ascending, read from now on."""
         rows = sent(row_N, self.device)
-        every = len(row_N) == len(self.seeds_B)
-        all_own = every and not self.chosen.acting.shared
-        hits = self.own.memory.search(query_BD, None if all_own else self.own.shelf(rows), self._chances(row_N))
-        found_B = hits.found_BK.any(1)
-        before, had_B = self.hits, self.has_context_B
-        if not every:
-            before, had_B = before.select(rows), had_B[rows]
-        other_B = before.differ(hits) | (had_B != found_B)
-        if every:
+        all_own = len(row_N) == len(self.seeds_B) and not self.chosen.acting.shared
+        hits = self.own.memory.search(query_ND, None if all_own else self.own.shelf(rows), self._chances(row_N))
+        # Most rows find again what they already read: only the others' windows are gathered. Here the host waits, once.
+        other_N = np.flatnonzero(self._keep(rows, hits).cpu().numpy())
+        if len(other_N):
+            self._read(row_N[other_N], hits.select(sent(other_N, self.device)))
+
+    def _keep(self, rows: Tensor, hits: Hits) -> Tensor:
+        """Keep what these rows have found; bool [N], whether it is something else than what each reads."""
+        if len(rows) == len(self.seeds_B):
+            before, had_N = self.hits, self.has_context_B
             self.hits = hits
         else:
+            before, had_N = self.hits.select(rows), self.has_context_B[rows]
             self.hits.put(rows, hits)
-        # Most rows find again what they already read: only the others' windows are gathered. Here the host waits, once.
-        other_N = np.flatnonzero(other_B.cpu().numpy())
-        if not len(other_N):
-            return
-        self.changed_B[row_N[other_N]] = True
-        other = sent(other_N, self.device)
-        changed = rows[other]
-        context = self.own.windows(hits.select(other))
+        return before.differ(hits) | (had_N != hits.found_BK.any(1))
+
+    def _read(self, row_N: np.ndarray, hits: Hits) -> None:
+        """The windows that these rows have found become their context."""
+        rows = sent(row_N, self.device)
+        context = self.own.windows(hits)
         for name in Experience.__dataclass_fields__:
-            getattr(self.context, name)[changed] = getattr(context, name)
-        self.has_context_B[changed] = found_B[other]
+            getattr(self.context, name)[rows] = getattr(context, name)
+        self.has_context_B[rows] = hits.found_BK.any(1)
+        self.changed_B[row_N] = True
 
     def _chances(self, row_N: np.ndarray) -> np.ndarray | None:
         """Numbers in (0, 1) that decide what these rows draw from memory [B, K]; None where nothing is drawn."""
@@ -274,7 +277,8 @@ class RetrievalPolicy(InContextPolicy):
         for name, place_NK in places.items():
             own_place_NK = torch.where(own_NK, place_NK, -1)
             facts[f"retrieved_{name}"] = own_place_NK.int().cpu().numpy()
-        numbers = {"similarity": hits.similarity_BK, "score": hits.score_BK, "total_return": hits.total_return_BK}
+        total_return_NK = hits.total_return_BK * self.reward_scale
+        numbers = {"similarity": hits.similarity_BK, "score": hits.score_BK, "total_return": total_return_NK}
         for name, number_NK in numbers.items():
             read_number_NK = torch.where(reads_NK, number_NK.float(), torch.nan)
             facts[f"retrieved_{name}"] = read_number_NK.cpu().numpy()

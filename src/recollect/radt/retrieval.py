@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn.functional import pad
 
-from recollect.common.draws import categorical_from_weights
 from recollect.common.transfer import sent
 from recollect.radt.pooling import normalised
+from recollect.radt.scores import Combine, by_return, combined, drawn_places, minmax
 from recollect.radt.training_memory import NOTHING, Queries, TrainingMemory
 from recollect.settings.schema import Frozen
 
@@ -38,7 +38,9 @@ class RetrievalSettings(Frozen):
         description="retrieval; a random entry of the same task; a random entry of any task; of the same task one drawn "
         "with a chance proportional to its return, that of highest return, the one played last; nothing",
     )
-    engine: Literal["exact", "ivf", "hnsw"] = Field("exact", description="exact search, or an approximate one of faiss")
+    engine: Literal["exact", "ivf", "hnsw"] = Field(
+        "exact", description="exact search, or an approximate one of faiss (not with `within`)"
+    )
     probe: int = Field(16, ge=1, description="effort of an approximate search: lists looked at (ivf), efSearch (hnsw)")
     candidates: int = Field(100, ge=1, description="nearest entries looked at (before the similarity cut-off)")
     cut_off: float | None = Field(0.98, description="candidates more similar than this are dropped; null: none are")
@@ -49,10 +51,10 @@ class RetrievalSettings(Frozen):
     return_weight: float = Field(0.0, description="weight of the min-max normalised return")
     position_weight: float = Field(0.0, description="added for an earlier trajectory of the query's task")
     improvement_weight: float = Field(0.0, description="added for a return below that of the query's trajectory")
-    combine: Literal["add", "multiply"] = Field(
+    combine: Combine = Field(
         "add",
-        description="multiply: the score is the product of similarity and of all terms whose weight is not 0, each as "
-        "it is, without min-max (released option)",
+        description="multiply: the score is the product of all terms whose weight is not 0, each as it is, without "
+        "min-max (released option)",
     )
     choose: Literal["best", "sample"] = Field(
         "best",
@@ -92,6 +94,14 @@ class RetrievalSettings(Frozen):
         0.0, ge=0, le=1, description="share of entries replaced by what another query of the batch retrieved"
     )
 
+    @model_validator(mode="after")
+    def _is_searched_by_its_engine(self) -> RetrievalSettings:
+        if self.within is not None and self.engine != "exact":
+            raise ValueError(
+                f"the engine is '{self.engine}', but the entries that `within` leaves are compared one by one"
+            )
+        return self
+
     @property
     def draws_others(self) -> bool:
         """Whether random entries are never of the query's own trajectory."""
@@ -116,17 +126,6 @@ class Retrieved:
     @property
     def found_BK(self) -> Tensor:
         return self.id_BK >= 0
-
-
-def minmax(values_BL: Tensor, valid_BL: Tensor) -> Tensor:
-    """Each row mapped to [0, 1] over its valid places; 0 where all valid values are equal, and at invalid places."""
-    low_B1 = values_BL.masked_fill(~valid_BL, float("inf")).amin(dim=1, keepdim=True)
-    high_B1 = values_BL.masked_fill(~valid_BL, float("-inf")).amax(dim=1, keepdim=True)
-    spread_B1 = high_B1 - low_B1
-    usable_BL = valid_BL & (spread_B1 > 0)
-    above_low_BL = torch.where(usable_BL, values_BL, low_B1) - low_B1
-    scaled_BL = above_low_BL / torch.where(spread_B1 > 0, spread_B1, torch.ones_like(spread_B1))
-    return torch.where(usable_BL, scaled_BL, torch.zeros_like(scaled_BL))
 
 
 def disturbed(
@@ -202,23 +201,19 @@ def scored(
     same_task_BL = memory.task_N[entry_BL] == queries.task_B[:, None]
     earlier_BL = same_task_BL & (memory.episode_N[entry_BL] < queries.episode_B[:, None])
     worse_BL = return_BL < queries.total_return_B[:, None]
-    multiply = settings.combine == "multiply"
-    if multiply:
+    if settings.combine == "multiply":
         similarity_BL = torch.where(valid_BL, similarity_BL, 0.0)
     else:
         similarity_BL = minmax(similarity_BL, valid_BL)
         return_BL = minmax(return_BL, valid_BL)
-    score_BL = settings.similarity_weight * similarity_BL
-    for weight, term_BL in (
+    terms = (
+        (settings.similarity_weight, similarity_BL),
         (settings.task_weight, same_task_BL),
         (settings.return_weight, return_BL),
         (settings.position_weight, earlier_BL),
         (settings.improvement_weight, worse_BL),
-    ):
-        if weight and multiply:
-            score_BL = score_BL * (weight * term_BL)
-        elif weight:
-            score_BL = score_BL + weight * term_BL
+    )
+    score_BL = combined(settings.combine, terms, like=similarity_BL)
     if demote:
         score_BL = score_BL.masked_fill(own_BL, -1.0)
     return score_BL.masked_fill(~valid_BL, NOTHING), id_BL.masked_fill(~valid_BL, -1)
@@ -353,28 +348,11 @@ def taken(value_BL: Tensor, id_BL: Tensor, k: int, generator: torch.Generator | 
     return value_BL.gather(1, place_BK), id_BL.gather(1, place_BK)
 
 
-def drawn_places(value_BL: Tensor, chance_BK: Tensor) -> Tensor:
-    """Places [B, K] drawn with chances proportional to the values (negative ones count as 0, and 0 as 1e-8)."""
-    positive_BL = value_BL.double().clamp_min(0) + 1e-8
-    weight_BL = positive_BL * (value_BL > NOTHING)
-    below_one_BK = chance_BK.clamp_max(1 - 2**-53)  # 1 would draw the last place, whatever its value
-    return categorical_from_weights(weight_BL[:, None], below_one_BK)
-
-
 def _ordered(id_BK: Tensor, score_BK: Tensor, random_B: Tensor, memory: TrainingMemory) -> Retrieved:
     entry_BK = id_BK.clamp_min(0)
     return_BK, last_BK = memory.total_return_N[entry_BK], memory.last_N[entry_BK]
     id_BK, score_BK = by_return(id_BK, score_BK, return_BK, last_BK)
     return Retrieved(id_BK, score_BK, random_B)
-
-
-def by_return(id_BK: Tensor, score_BK: Tensor, return_BK: Tensor, last_BK: Tensor) -> tuple[Tensor, Tensor]:
-    """Entries sorted ascending by (return, last timestep), so that the best stands nearest; -1 first."""
-    return_BK = return_BK.masked_fill(id_BK < 0, NOTHING)
-    by_last_BK = last_BK.argsort(dim=1, stable=True)
-    then_by_return_BK = return_BK.gather(1, by_last_BK).argsort(dim=1, stable=True)
-    order_BK = by_last_BK.gather(1, then_by_return_BK)
-    return id_BK.gather(1, order_BK), score_BK.gather(1, order_BK)
 
 
 def statistics(retrieved: Retrieved, queries: Queries, memory: TrainingMemory) -> dict[str, float]:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from recollect.artifacts.checkpoints import joined, part
@@ -73,6 +73,12 @@ class Optimisation(Frozen):
     )
     checkpoint_every: int = Field(1000, ge=1, description="Most steps between checkpoints; they come by time, too.")
     evaluate_every: int | None = Field(None, ge=1, description="Steps between evaluations in training; null: none.")
+
+    @model_validator(mode="after")
+    def _every_part_has_a_window(self) -> Optimisation:
+        if self.micro_batches > self.batch_size:
+            raise ValueError(f"a batch of {self.batch_size} cannot be learned in {self.micro_batches} micro_batches")
+        return self
 
     def rate(self, step: int) -> float:
         """Learning rate of a step: linear warm-up, then cosine with period `steps`, starting after the warm-up."""

@@ -21,10 +21,9 @@ def trained(settings: Settings) -> Work:
     """A training run, with the evaluations that it makes on its way."""
     hp: Any = settings.method.hyperparameters
     steps = hp.optimisation.steps
-    window = hp.context + _read_window(settings)
-    tokens = _tokens(hp)
-    net = network(settings, window * tokens)
-    row = window * tokens * net.flop * LEARNING
+    length = (_window(settings) + _read_in_training(settings)) * _tokens(settings)
+    net = network(settings, length)
+    row = length * net.flop * LEARNING
     if settings.method.memory is not None and hp.queries == "computed":
         row += query(settings)
     flop = steps * hp.optimisation.batch_size * row
@@ -40,11 +39,12 @@ def trained(settings: Settings) -> Work:
 def played(settings: Settings) -> Work:
     """The evaluation of a policy. One with a memory makes a query now and then, and reads what it finds."""
     hp: Any = settings.method.hyperparameters
-    tokens = _tokens(hp)
-    net = network(settings, hp.context * tokens)
+    tokens = _tokens(settings)
+    net = network(settings, _window(settings) * tokens)
     flop, passes = net.flop * tokens * _encoded(settings), 1.0
     if settings.method.memory is not None:
-        flop += (query(settings) + _read_window(settings) * tokens * net.flop / 4) / hp.retrieve_every
+        read = hp.acting.select * _retrieved(settings)
+        flop += (query(settings) + read * tokens * net.flop / 4) / hp.retrieve_every
         passes += 1 / hp.retrieve_every
     return work.played(settings, flop, passes)
 
@@ -57,7 +57,7 @@ def _encoded(settings: Settings) -> float:
     horizon = shape_met(settings).horizon
     most = min(hp.context, horizon)
     so_far = most - most * (most - 1) / (2 * horizon)
-    return so_far + (hp.context if hasattr(hp, "episodes_back") else 0)  # AD reads an earlier episode in front of it
+    return so_far + _window(settings) - hp.context  # AD reads an earlier episode in front of it
 
 
 def query(settings: Settings) -> float:
@@ -66,10 +66,14 @@ def query(settings: Settings) -> float:
     if kind == "lm":
         tokens = 4 if memory.tokens == "interleaved" else 1
         return 2 * frozen_parameters(name) * memory.key_context * tokens
-    embedder = resolve(settings.scale, settings.environment.name, name, memory.embedder_seed)
-    tokens = 4 if memory.tokens == "interleaved" else 1
-    flop = network(embedder, memory.key_context * tokens).flop
-    return flop * memory.key_context * _tokens(embedder.method.hyperparameters)
+    embedder = _embedding_run(settings, name)
+    length = memory.key_context * _tokens(embedder)
+    return network(embedder, length).flop * length
+
+
+def _embedding_run(settings: Settings, name: str) -> Settings:
+    """Settings of the run whose network embeds."""
+    return resolve(settings.scale, settings.environment.name, name, memory_of(settings).embedder_seed)
 
 
 def embedded(settings: Settings, rows: float, tasks: int) -> Work:
@@ -89,14 +93,36 @@ def _entries(settings: Settings, rows: float, tasks: int) -> float:
     return entries if memory.max_entries_per_task is None else min(entries, memory.max_entries_per_task * tasks)
 
 
-def _width(settings: Settings) -> int:
-    return int(getattr(settings.method.hyperparameters.network, "width", 512))
+def _width(settings: Settings) -> float:
+    """Numbers of a key."""
+    kind, name = embedder_name(memory_of(settings))
+    if kind == "lm":
+        return work.known_of("widths", name, 768)
+    return float(_embedding_run(settings, name).method.hyperparameters.network.width)
 
 
-def _read_window(settings: Settings) -> int:
-    memory = settings.method.memory
-    return 0 if memory is None else memory.past + memory.future
+def _window(settings: Settings) -> int:
+    """Most timesteps of a window, without what is retrieved: AD's holds two episodes."""
+    context = int(settings.method.hyperparameters.context)
+    return 2 * context if settings.method.algorithm == "ad" else context
 
 
-def _tokens(hp: Any) -> int:
-    return 4 if getattr(hp.network, "tokens", "merged") == "interleaved" else 1
+def _read_in_training(settings: Settings) -> int:
+    """Timesteps of all that is retrieved for a window."""
+    if settings.method.memory is None:
+        return 0
+    places: int = settings.method.hyperparameters.retrieval.places
+    return places * _retrieved(settings)
+
+
+def _retrieved(settings: Settings) -> int:
+    """Timesteps of a window that a memory gives."""
+    memory = memory_of(settings)
+    return memory.past + memory.future
+
+
+def _tokens(settings: Settings) -> int:
+    """Tokens of a timestep. AD and DPT are told no return-to-go."""
+    if getattr(settings.method.hyperparameters.network, "tokens", "merged") == "merged":
+        return 1
+    return 3 if settings.method.algorithm in ("ad", "dpt") else 4

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from recollect.artifacts.sealed import read_manifest
 from recollect.common.parts_on_disk import encode_in_parts, remove_parts
 
 FRAMES = np.random.default_rng(0).integers(256, size=(11, 3, 2, 2), dtype=np.uint8)
@@ -76,3 +77,12 @@ def test_parts_of_other_settings_or_inputs_are_made_again(tmp_path: Path) -> Non
     encoder = Encoder()
     encoded(tmp_path, encoder, provenance={"settings": "others"})
     assert encoder.seen == [4, 4, 3]
+
+
+def test_parts_of_another_kind_are_made_again(tmp_path: Path) -> None:
+    encoded(tmp_path, Encoder())
+    encoder = Encoder()
+    encoded(tmp_path, encoder, what="windows")
+    assert encoder.seen == [4, 4, 3]
+    kinds = {read_manifest(path)["kind"] for path in tmp_path.glob("*.safetensors")}
+    assert kinds == {"vectors of windows"}

@@ -86,6 +86,9 @@ def test_a_product_of_similarity_and_return():
     alone, _ = filled(EpisodicSettings(combine="multiply", return_weight=0.0, select=12))
     found = alone.search(query)
     torch.testing.assert_close(found.score_BK, found.similarity_BK)
+    returns, _ = filled(EpisodicSettings(combine="multiply", similarity_weight=0.0, select=12))
+    found = returns.search(query)
+    torch.testing.assert_close(found.score_BK, found.total_return_BK.double())
 
 
 def test_a_shared_memory_gives_each_query_what_one_memory_of_its_own_would():

@@ -173,6 +173,27 @@ def test_the_memory_holds_every_chunk_of_the_finished_episodes_with_their_real_r
     assert [len(row.ended()) for row in recorded] == [3, 3, 2]
 
 
+def test_returns_that_are_asked_for_and_shown_are_those_of_the_world(tiny: Any) -> None:
+    """Though the network sees rewards and returns divided by `reward_scale`."""
+    policy = tiny().policy(tiny().settings("radt", reward_scale=10.0, acting=EpisodicSettings(minimum_return=4.0)))
+    shown: list[float] = []
+
+    def check(step: int, recorded: list[Recorded]) -> None:
+        facts = policy.traced(np.arange(3))
+        for b, row in enumerate(recorded):
+            slot = int(facts["retrieved_episode"][b, 0])
+            if slot >= 0:
+                shown.append(float(facts["retrieved_total_return"][b, 0]))
+                assert shown[-1] == pytest.approx(sum(step[3] for step in row.ended()[slot]))
+
+    recorded = play(policy, 24, ENDS, check=check)
+    played = [[(len(episode), sum(step[3] for step in episode)) for episode in row.ended()] for row in recorded]
+    assert min(shown) >= 4 > min(total for row in played for _, total in row)
+    for b, row in enumerate(played):
+        stored = [-(-length // STRIDE) for length, total in row if total >= 4]
+        assert int(policy.own.memory.count_E[b]) == sum(stored)
+
+
 @pytest.mark.parametrize("method", ["radt", "radt_agnostic"])
 @pytest.mark.parametrize(("candidates", "k"), [(50, 1), (3, 1), (50, 2)])
 def test_what_is_read_is_what_a_plain_loop_retrieves(tiny: Any, method: str, candidates: int, k: int) -> None:

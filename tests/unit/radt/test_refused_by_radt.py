@@ -64,3 +64,9 @@ def test_parts_of_a_batch_are_refused_where_two_losses_count_differently(tiny: A
         with pytest.raises(UserError, match="a mean over steps") as refused:
             radt.train(of, Inputs(histories=tmp_path / "histories.safetensors"), run)
     assert "micro_batches: 1" in refused.value.do
+
+
+@pytest.mark.parametrize("wrong", [{"query_dropout": 7}, {"context_drop": -0.1}, {"retrieve_every": 0}])
+def test_what_is_no_share_and_no_number_of_steps_is_refused(tiny: Any, wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        tiny().settings("radt", **wrong)

@@ -93,6 +93,11 @@ def test_dpt_refuses_positions_that_count_padding(tiny: Any) -> None:
         tiny().policy(tiny().settings("dpt", network={"padding": "attended"}))
 
 
+def test_dpt_refuses_dropout_while_acting_for_which_no_padding_would_do(tiny: Any) -> None:
+    with pytest.raises(ValueError, match=r"(?s)acting_dropout.*Input should be False"):
+        tiny().settings("dpt", acting_dropout=True)
+
+
 def test_radt_asks_with_action_zero_and_windows_that_count_padding(tiny: Any) -> None:
     room = tiny(tokens="interleaved")
     for present, expected in (("zero", 0), ("none", 5)):

@@ -12,7 +12,8 @@ from test_retrieval import world
 from recollect.common.index import matmul_search
 from recollect.radt.approximate import approximate_search
 from recollect.radt.pooling import normalised
-from recollect.radt.retrieval import RetrievalSettings, disturbed, drawn_places, retrieve, scored
+from recollect.radt.retrieval import RetrievalSettings, disturbed, retrieve, scored
+from recollect.radt.scores import drawn_places
 
 NOTHING = float("-inf")
 
@@ -61,6 +62,9 @@ def test_a_product_of_scores_is_a_product_and_leaves_out_what_has_no_weight():
     )[0]
     other = memory.task_N[ids.clamp_min(0)] != asked.task_B[:, None]
     assert (without[other & (ids >= 0)] != 0).any()  # a task of weight 0 is no factor of 0
+    returns_alone = settings.model_copy(update={"similarity_weight": 0.0, "task_weight": 0.0})
+    score, ids = scored(*memory.search(asked.key_BD, 100), asked, memory, returns_alone)
+    torch.testing.assert_close(score[ids >= 0], 0.5 * memory.total_return_N[ids[ids >= 0]])
 
 
 def test_places_are_drawn_in_proportion_to_their_values():
@@ -182,6 +186,12 @@ def test_what_is_random_is_a_function_of_the_generator(option):
     memory, asked = world()
     first, again, other = (retrieve(asked, memory, settings, drawing(seed)).id_BK for seed in (3, 3, 4))
     assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_an_approximate_engine_that_would_never_be_asked_is_refused():
+    with pytest.raises(ValueError, match="the engine is 'ivf'"):
+        RetrievalSettings(within=60, engine="ivf")
+    assert RetrievalSettings(engine="ivf").within is None and RetrievalSettings(within=60).engine == "exact"
 
 
 @pytest.mark.parametrize("engine", ["ivf", "hnsw"])

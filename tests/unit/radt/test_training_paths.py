@@ -114,6 +114,12 @@ def test_what_cannot_be_divided_is_refused() -> None:
         Gradients(lambda one: (one, {}), Optimisation(micro_batches=2), "cpu", None)
 
 
+def test_more_parts_than_windows_are_refused() -> None:
+    assert Optimisation(batch_size=8, micro_batches=8).micro_batches == 8
+    with pytest.raises(ValueError, match="a batch of 8 cannot be learned in 9 micro_batches"):
+        Optimisation(batch_size=8, micro_batches=9)
+
+
 def test_recomputed_activations_give_the_same_bits(tiny: Any) -> None:
     """With dropout: the backward pass draws the masks of the forward pass again, and the stream goes on behind it."""
     room = tiny(tokens="interleaved")

@@ -130,6 +130,9 @@ def test_an_equal_memory_is_shared_and_another_is_not(workdir: Path) -> None:
     assert inputs.train_inputs("smoke", ROOM, "radt.task_weight_0")["index"] == base
     assert inputs.train_inputs("smoke", ROOM, "radt.pool_last")["index"] == own
     assert inputs.memory_method("smoke", ROOM, "radt_agnostic") == "radt_agnostic"
+    rounded = {"hyperparameters": {"optimisation": {"precision": "bfloat16"}}}
+    add(workdir / "config/methods/radt.yaml", {"variants": {"rounded": rounded}})
+    assert inputs.memory_method("smoke", ROOM, "radt.rounded") == "radt.rounded"  # its keys are others
 
 
 def test_a_variant_that_differs_in_acting_plays_its_methods_policy(workdir: Path) -> None:

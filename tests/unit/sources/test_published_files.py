@@ -35,6 +35,8 @@ from recollect.settings.resolve import environment_settings
 from recollect.sources import published_files
 from recollect.sources.published_files import Hyperparameters, form_of, generate
 from recollect.stages.generate import generate as generate_stage
+from recollect.stages.stage import Job
+from recollect.stages.table import STAGES
 
 ROOM = {"width": 5, "height": 4}  # 16 train tasks, 20 steps an episode
 MAZES = {"horizon": 30}
@@ -351,6 +353,21 @@ def test_recollect_generate_writes_the_published_episodes_and_says_what_it_read(
         "histories.safetensors",
         "histories.safetensors.manifest.json",
     ]
+
+
+def test_histories_of_files_are_of_today_as_long_as_the_files_are(published_room):
+    _, folder, _ = published_room
+    job = Job("generate", "mine", "room")
+    generate_stage("mine", "room")
+    assert STAGES["generate"].is_made(job)
+    path = sorted(folder.iterdir())[0]
+    content = path.read_bytes()
+    path.write_bytes(content + b"\0")
+    assert not STAGES["generate"].is_made(job)
+    path.write_bytes(content)
+    assert STAGES["generate"].is_made(job)
+    path.unlink()
+    assert not STAGES["generate"].is_made(job)
 
 
 def test_both_layouts_of_the_same_data_give_the_same_file(published_room, room):

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from recollect.artifacts.sealed import manifest_path
+from recollect.artifacts.inputs import Inputs
+from recollect.artifacts.sealed import manifest_path, write_arrays
 from recollect.radt import memory_keys
 from recollect.radt.embedders import DomainSpecificEmbedder
+from recollect.settings.errors import UserError
 from recollect.stages import paths
 from recollect.stages.embed import embed
 
@@ -43,3 +45,15 @@ def test_an_embedding_that_was_killed_goes_on_and_ends_with_the_same_bytes(
     embed(*OF)
     assert [target.read_bytes(), manifest_path(target).read_bytes()] == whole
     assert not list(parts.glob("*.safetensors"))
+
+
+def test_a_stride_that_no_episode_is_as_long_as_is_refused(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_keys, "load_embedder", lambda *_: None)
+    room, path = tiny(), tmp_path / "histories.safetensors"
+    write_arrays(path, room.histories(lengths=(2, 3)).arrays(), kind="histories")
+    of = room.settings("radt", memory={"stride": 4})
+    with pytest.raises(UserError, match="the longest has 3 steps, not 4") as refused:
+        memory_keys.memory_entries(of, Inputs(histories=path), tmp_path / "parts", provenance={})
+    assert "'radt' in 'room'" in refused.value.where and "memory.stride to 3 or less" in refused.value.do
