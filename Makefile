@@ -29,11 +29,11 @@ procgen: setup ## make .venv-procgen, the Python 3.10 that plays Procgen, with e
 	@$(BIN)/python envs/setup.py --world procgen $(if $(WORLD_PYTHON),--python "$(WORLD_PYTHON)")
 
 demo: setup ## the headline figures of each paper, with real, small-scale learning
-	$(BIN)/recollect warm $(BIN)/snakemake --cores $(CORES) --prioritize $(FIRST) $(LOGGER) -- all report
-	@$(BIN)/recollect finished --scale demo
+	$(BIN)/recollect warm $(BIN)/snakemake --cores $(CORES) --config scale=demo figures=headlines --prioritize $(FIRST) $(LOGGER) -- all report
+	@$(BIN)/recollect finished --scale demo headlines
 
 demo-all: setup ## all figures that are sized for two CPU cores
-	$(BIN)/recollect warm $(BIN)/snakemake --cores $(CORES) --config figures=demo_all $(LOGGER) -- all report
+	$(BIN)/recollect warm $(BIN)/snakemake --cores $(CORES) --config scale=demo figures=demo_all $(LOGGER) -- all report
 	@$(BIN)/recollect finished --scale demo demo_all
 
 smoke: setup ## the whole workflow on toy sizes, in minutes: proves the wiring, shows no result

@@ -81,6 +81,7 @@ onstart:
             local=workflow.local_exec,
             cores=workflow.resource_settings.cores or 1,  # none on a cluster
             most_hours=SELECTED.hours,
+            selected=SELECTED,
         )
     except UserError as error:
         raise WorkflowError(str(error))

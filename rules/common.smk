@@ -5,7 +5,7 @@ from functools import cache, partial
 
 from recollect.settings.catalogue import check_mine_folder
 from recollect.settings.errors import UserError
-from recollect.settings.resolve import figure_settings, names
+from recollect.settings.resolve import figure_settings, names, scale_settings
 from recollect.settings.still import hold_still
 from recollect.stages import packs, pairs, paths, plan, selection
 from recollect.stages.check import check_once
@@ -58,7 +58,7 @@ def planned(scale):
 
 
 def selected(stage, *artifacts, scale=SELECTED.scale):
-    """An input: what one stage makes for the selected figures. Worked out only where somebody asks for it."""
+    """An input of a target: what one stage makes for the selected figures. Worked out only where somebody asks for it."""
     return lambda wildcards: planned(scale).files(stage, *artifacts)
 
 
@@ -75,6 +75,11 @@ def figure_caption(wildcards):
         "seeds": ", ".join(str(seed) for seed in chosen.seeds),
         "methods": ", ".join(chosen.methods),
     }
+
+
+def is_wiring_test(wildcards):
+    """A param for workflow/report: whether numbers mean nothing."""
+    return scale_settings(wildcards.scale).wiring_test
 
 
 WORDS = {"pdf": "PDF", "png": "picture", "csv": "what is drawn", "json": "provenance"}

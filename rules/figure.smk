@@ -17,5 +17,6 @@ rule figure:
     params:
         **FIGURE.params,
         caption=figure_caption,
+        wiring_test=is_wiring_test,
     shell:
         FIGURE.command

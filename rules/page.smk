@@ -22,5 +22,6 @@ rule page:
         **PAGE.resources,
     params:
         **PAGE.params,
+        wiring_test=is_wiring_test,
     shell:
         PAGE.command

@@ -6,7 +6,7 @@ REPORT = rule_of("report", figures=SELECTED.figures_at)
 rule report_page:
     input:
         REPORT.reads,
-        selected("page"),
+        lambda wildcards: planned(wildcards.scale).files("page"),
     output:
         **REPORT.writes,
     log:

@@ -24,7 +24,7 @@ from recollect.stages.inputs import figure_inputs, figure_runs
 from recollect.stages.making import make_job
 from recollect.stages.of_today import not_of_today
 from recollect.stages.plan import plan, remaining
-from recollect.stages.selection import chosen_figures
+from recollect.stages.selection import chosen_figures, default_selection
 from recollect.stages.stage import Job
 
 #: Of a claim, and of each of its contrasts, what the table of claims has.
@@ -54,7 +54,7 @@ def figure(
         runs = [Run(scale, *of, at, config, resolve(scale, *of)) for of in figure_runs(scale, name)]
         if make:
             left = remaining(plan(scale, [name])).needs
-            if said := first_words.of(left, local=True, cores=1, most_hours=None):
+            if said := first_words.of(left, local=True, cores=1, most_hours=None, selected=default_selection()):
                 print(said, file=sys.stderr)
             make_job(Job("figure", scale, name), device)
     return Figure(scale, name, runs, at, config)

@@ -6,6 +6,7 @@ import fcntl
 import os
 import platform
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -264,6 +265,13 @@ def test_the_report_is_made_of_the_selected_figures_and_again_when_one_changed(f
     assert finished.planned(*chosen) == ["figure radt_grid_worlds", REPORT]  # no claim has another verdict
 
 
+def test_the_report_of_another_scale_has_the_pages_of_that_scale(untouched: Any) -> None:
+    planned = untouched.planned("results/smoke/report.html")
+    pages = untouched.planned("--config", "scale=smoke", "--", "pages")
+    assert set(pages) < set(planned) and of(planned, "page .*") == of(pages, "page .*") != []
+    assert "--scale demo" not in untouched.snakemake("--dry-run", "--forceall", "results/smoke/report.html")
+
+
 def test_the_report_has_the_inspection_pages_of_figures_of_traces(finished: Any) -> None:
     finished.snakemake("--cores", "1", "--config", "figures=radt_attention", "--", "report")
     room = f"{ROOM} radt"
@@ -280,8 +288,18 @@ def test_snakemakes_own_report_shows_the_figures_with_their_captions(finished: A
     finished.snakemake("--report", "jobs.html")
     page = (finished.folder / "jobs.html").read_text()
     assert "radt_dark_room_10x10.png" in page
-    assert "Evaluation starts with an empty memory" in page
+    assert "Evaluation starts with an empty memory" in page and "wiring test" not in page
     assert finished.ran() == []
+
+
+@pytest.mark.slow
+def test_snakemakes_own_report_says_so_where_numbers_mean_nothing(finished: Any) -> None:
+    shutil.copy(finished.folder / "config/scales/smoke.yaml", finished.folder / "config/scales/toys.yaml")
+    made = "results/toys/figures/radt_dark_room_10x10.png", "results/toys/inspect/dark_room_10x10/radt/seed_0.html"
+    wanted = ("--config", "scale=toys", "--", *made)
+    finished.snakemake("--cores", "1", *wanted)
+    finished.snakemake("--report", "jobs.html", *wanted)
+    assert (finished.folder / "jobs.html").read_text().count("SMOKE: wiring test, not a result") == 5
 
 
 def leave_a_lock(folder: Path, host: str) -> Path:

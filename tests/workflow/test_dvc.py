@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import yaml
 
-from recollect.artifacts.sealed import manifest_path
+from recollect.artifacts.sealed import manifest_path, sealing
 from recollect.figures.registry import kinds
 from recollect.stages import paths
 from recollect.stages.pipeline import pipeline
@@ -50,6 +51,21 @@ def test_outs_of_a_stage_are_deps_of_the_next() -> None:
     assert set(runs) <= set(stages["figures"]["deps"])
     for name, stage in stages.items():
         assert all(next(iter(out.values())) == {"persist": True} for out in stage.get("outs", ())), name
+
+
+def test_what_is_half_written_is_no_part_of_an_out(tmp_path: Path) -> None:
+    shutil.copy(ROOT / ".dvcignore", tmp_path)
+    dvc = (sys.executable, "-m", "dvc")
+    subprocess.run([*dvc, "init", "--quiet", "--no-scm"], cwd=tmp_path, check=True)
+    folder, half = tmp_path / "results/demo", list[str]()
+    for name in ("policy.safetensors", "scores.parquet.manifest.json", "plain"):
+        with sealing(folder / name, kind="test") as temporary:
+            temporary.touch()
+            half.append(temporary.relative_to(tmp_path).as_posix())
+    whole = [path.relative_to(tmp_path).as_posix() for path in folder.iterdir()]
+    command = [*dvc, "check-ignore", *half, *whole]
+    ignored = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.split()
+    assert len(whole) == 6 and ignored == half
 
 
 def test_the_numbers_of_figures_are_scores_and_no_pixels(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_smoke_makes_every_default_figure_and_the_report_and_stays_done(
     all_of_it = ["--config", "scale=smoke", "figures=demo_all", "--", "all", "report"]
     done = workflow.run("recollect", "warm", "snakemake", "--cores", "2", *all_of_it, timeout=1800)
     assert re.search(
-        r"^To do: about \d+ min of CPU time\. `recollect forecast --scale smoke` says of what\.$",
+        r"^To do: about \d+ min of CPU time\. `recollect forecast --scale smoke demo_all` says of what\.$",
         done.stdout,
         re.MULTILINE,
     )

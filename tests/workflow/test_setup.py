@@ -524,6 +524,18 @@ def test_help_lists_every_target() -> None:
     assert {"demo", "test", "smoke", "lint", "bench", "help", "test-all", "clean-env"} <= set(listed)
 
 
+@pytest.mark.parametrize(
+    ("target", "scale", "figures"),
+    [("demo", "demo", "headlines"), ("demo-all", "demo", "demo_all"), ("smoke", "smoke", "demo_all")],
+)
+def test_a_target_says_its_scale_and_figures_whatever_the_configuration_does(
+    target: str, scale: str, figures: str
+) -> None:
+    snakemake, finished = make("--dry-run", target).splitlines()[-2:]
+    assert f" --config scale={scale} figures={figures} " in snakemake
+    assert finished.endswith(f"recollect finished --scale {scale} {figures}")
+
+
 @pytest.mark.parametrize("target", ["demo", "smoke", "test", "test-all", "lint", "bench"])
 def test_every_target_sets_up_first(target: str) -> None:
     lines = [line for line in make("--dry-run", target).splitlines() if line.strip()]

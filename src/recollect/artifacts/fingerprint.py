@@ -40,15 +40,17 @@ SCIENCE = (
     "recollect.evaluation",
     "recollect.settings.seeding",
 )
-#: What lies among it and yet changes no result: finding worlds by name, gymnasium's view of them, drawing them.
+#: What worlds look like. Whatever keeps that gives it as a module: then the functions of worlds that draw count as well.
+SCENE = "recollect.environments.scene"
+#: What lies among science and yet changes no result: finding worlds by name, gymnasium's view of them, drawing them.
 PLUMBING = (
     "recollect.environments.registry",
     "recollect.environments.single",
-    "recollect.environments.scene",
+    SCENE,
     "recollect.environments.drawing",
 )
 #: Functions and methods of worlds that draw, and do nothing else.
-DRAWING = {"scene", "picture", "render"}
+DRAWING = frozenset({"scene", "picture", "render"})
 
 
 KEPT = Path(".snakemake") / "recollect-files.json"
@@ -98,8 +100,9 @@ def reachable(*modules: str, roots: Mapping[str, Path] | None = None) -> dict[st
         file = _file(folders, module) if module in modules or _counts(module, modules) else None
         if file is None:
             continue  # plumbing, a name inside a module, or another package
+        left_out = DRAWING if _inside(module, "recollect.environments") and SCENE not in modules else frozenset()
         status = file.stat()
-        found[module], imports = _parsed(file, module, status.st_mtime_ns, status.st_size)
+        found[module], imports = _parsed(file, module, left_out, status.st_mtime_ns, status.st_size)
         waiting.extend(imports)
     return dict(sorted(found.items()))
 
@@ -115,28 +118,27 @@ def _counts(module: str, given: tuple[str, ...]) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _parsed(file: Path, module: str, mtime_ns: int, size: int) -> tuple[str, tuple[str, ...]]:
-    """The sha256 of what runs in a file, and the modules and packages that it may import."""
+def _parsed(file: Path, module: str, left_out: frozenset[str], mtime_ns: int, size: int) -> tuple[str, tuple[str, ...]]:
+    """The sha256 of what runs in a file without some of its functions, and the modules and packages that it may import."""
     content = file.read_bytes()
-    key = hashlib.sha256(b"\0".join([_reader(), module.encode(), file.name.encode(), content])).hexdigest()
+    known = [_reader(), module.encode(), " ".join(sorted(left_out)).encode(), file.name.encode(), content]
+    key = hashlib.sha256(b"\0".join(known)).hexdigest()
     kept = _kept()
     if key not in kept:
-        kept[key] = _read(file, module, content)
+        kept[key] = _read(file, module, content, left_out)
     digest, *imports = kept[key]
     return digest, tuple(imports)
 
 
-def _read(file: Path, module: str, content: bytes) -> list[str]:
+def _read(file: Path, module: str, content: bytes, left_out: frozenset[str]) -> list[str]:
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError) as error:
         raise UserError(f"not valid Python: {error}", where=file, do="mend the file") from error
-    if _inside(module, "recollect.environments"):
-        # How a world is drawn is part of its file, and of no result.
-        classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-        holders: list[ast.Module | ast.ClassDef] = [tree, *classes]
-        for holder in holders:
-            holder.body = [s for s in holder.body if not (isinstance(s, ast.FunctionDef) and s.name in DRAWING)]
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    holders: list[ast.Module | ast.ClassDef] = [tree, *classes]
+    for holder in holders:
+        holder.body = [s for s in holder.body if not (isinstance(s, ast.FunctionDef) and s.name in left_out)]
     parent = module if file.name == "__init__.py" else module.rpartition(".")[0]
     imported = {name: None for given in imports_of(tree, parent) for name in _with_parents(given)}
     return [hashlib.sha256(running_text(tree).encode()).hexdigest(), *imported]
@@ -160,7 +162,7 @@ def _kept() -> dict[str, list[str]]:
 
 def _keep(path: Path, kept: dict[str, list[str]], known: int) -> None:
     if len(kept) > known and path.parent.is_dir():
-        with suppress(OSError):  # where nothing can be written, the next command parses again
+        with suppress(OSError, UserError):  # where nothing can be written, the next command parses again
             write_json(path, kept if len(kept) < _MOST else {}, kind="files")
 
 

@@ -54,7 +54,7 @@ STAGE = Stage(
     settings=provenance.vocabulary_settings,
     modules=lambda scale, name: ["recollect.helm.vision.vocabulary_embedding"],
     # CLIP in float32, as it is read and as it is run, and a batch of texts; it reads several for each of ten thousand words.
-    asks=Resources((1500, 4000), (60, 480), threads=(1, 4), gpu=True),
+    asks=Resources((1500, 4000), (60, 480), threads=(1, 4), gpu=True, resumes=True),
     priority=57,
     run=embed_vocabulary,
 )

@@ -125,11 +125,10 @@ def judged_claims(scale: str, name: str) -> tuple[JudgedClaim, ...]:
 
 def settings_text(scale: str, name: str) -> str:
     """Everything in the configuration that a figure depends on besides what its runs do."""
-    text = provenance.figure_text(scale, name)
+    parts = json.loads(provenance.figure_text(scale, name))
     if shown_claims(scale, name):
-        text = canonical({**json.loads(text), **json.loads(provenance.claims_text(scale, name))})
-    said = stand_ins(scale, name)
-    return text + (canonical(said) if said else "")
+        parts |= json.loads(provenance.claims_text(scale, name))
+    return canonical({**parts, "stand_ins": stand_ins(scale, name)})
 
 
 def modules(scale: str, name: str) -> list[str]:

@@ -14,12 +14,13 @@ from recollect.stages.table import STAGES
 
 if TYPE_CHECKING:
     from recollect.stages.estimating import Estimate
+    from recollect.stages.selection import Selection
 
 MINUTE, HOUR = 60.0, 3600.0
 MOST_NAMED = 3  # of figures, in a command
 
 
-def of(jobs: Iterable[Job], *, local: bool, cores: int, most_hours: float | None) -> str:
+def of(jobs: Iterable[Job], *, local: bool, cores: int, most_hours: float | None, selected: Selection) -> str:
     """About how long jobs that will run take in all, in a line; nothing where that is less than a minute.
 
     Reckoned without a look at what was finished here, so at once. `recollect forecast` takes that into account.
@@ -28,6 +29,7 @@ def of(jobs: Iterable[Job], *, local: bool, cores: int, most_hours: float | None
         local: they run on this machine; else somewhere with a GPU for each that asks for one.
         cores: of this machine that jobs may use.
         most_hours: the longest that this machine may work unasked; None: any time.
+        selected: what is made where no target is named.
 
     Raises:
         UserError: this machine would work longer.
@@ -49,7 +51,7 @@ def of(jobs: Iterable[Job], *, local: bool, cores: int, most_hours: float | None
         return ""
     times = " and ".join(f"{said_time(spent)} of {unit} time" for unit, spent in seconds.items() if spent)
     without = " without a GPU, for which the settings are meant" if lacks_gpus else ""
-    said = f"about {times}{without}. `{_forecast(jobs)}` says of what."
+    said = f"about {times}{without}. `{_forecast(jobs, selected)}` says of what."
     wall = seconds["CPU"] / cores + seconds["GPU"] / max(gpus, 1)
     if local and most_hours is not None and wall > most_hours * HOUR:
         raise UserError(
@@ -77,7 +79,9 @@ def _estimator(jobs: Sequence[Job], *, on_gpus: bool) -> Callable[[Job], Estimat
     return Estimator({}, "auto", speeds_of("auto"), together)
 
 
-def _forecast(jobs: Sequence[Job]) -> str:
-    """The command that says what these jobs cost."""
-    figures = list(dict.fromkeys(job.env for job in jobs if job.stage == "figure"))
-    return " ".join(["recollect forecast --scale", jobs[0].scale, *(figures if len(figures) <= MOST_NAMED else ())])
+def _forecast(jobs: Sequence[Job], selected: Selection) -> str:
+    """The command that says what these jobs cost: of a few figures by their names, else of what is selected, or of all."""
+    scale, figures = jobs[0].scale, list(dict.fromkeys(job.env for job in jobs if job.stage == "figure"))
+    if not 0 < len(figures) <= MOST_NAMED:
+        figures = [*selected.figures] if set(figures) <= set(selected.figures_at(scale)) else ["all"]
+    return " ".join(["recollect forecast --scale", scale, *figures])

@@ -54,7 +54,6 @@ def make(stage: Stage, job: Job, target: Path, checkpoints: Path, trust: bool, d
     from recollect.artifacts.set_aside import SetAside
     from recollect.environments import registry
     from recollect.sources.columns import remove_growing
-    from recollect.sources.published_fetch import hashes
 
     scale, env = job.scale, job.env
     environment = environment_settings(scale, env)
@@ -77,9 +76,6 @@ def make(stage: Stage, job: Job, target: Path, checkpoints: Path, trust: bool, d
             raise UserError(
                 f"there is no task {job.task} in the split '{source.split}'", where=where, do="name another"
             )
-    if inputs.reads_files(scale, env):
-        listed = inputs.generate_inputs(scale, env).get("published")
-        known["inputs"] |= hashes(module.files(environment.world, tasks, chosen), listed)
     with begun(
         stage,
         job,
@@ -97,6 +93,26 @@ def make(stage: Stage, job: Job, target: Path, checkpoints: Path, trust: bool, d
         remove_growing(target.parent)
         SetAside(checkpoints, target.parent).clear()  # with images it can be larger than the histories
     return run.resumed
+
+
+def file_hashes(scale: str, env: str, task: str = "") -> dict[str, str]:
+    """The hashes of the files that an environment's source reads, or of those of one task; of a source that plays, nothing.
+
+    Raises:
+        UserError: a file is missing, or is not as it was fetched.
+    """
+    from recollect.environments import registry
+    from recollect.sources.published_fetch import hashes
+
+    environment = environment_settings(scale, env)
+    source = environment.source
+    if source is None or not inputs.reads_files(scale, env):
+        return {}
+    module = algorithm_module(source.algorithm, where=f"{environment_path(env)}: source.algorithm", does="source")
+    chosen = source_hyperparameters(scale, env, source)
+    tasks = [one for one in registry.tasks(*inputs.source_tasks(scale, env)) if task in ("", str(one.index))]
+    listed = inputs.generate_inputs(scale, env).get("published")
+    return hashes(module.files(environment.world, tasks, chosen), listed)
 
 
 def put_together(job: Job) -> bool:
@@ -121,6 +137,7 @@ STAGE = Stage(
     name="generate",
     over=("scale", "env"),
     reads=inputs.generate_inputs,
+    hashes=file_hashes,
     writes={"histories": paths.histories},
     settings=provenance.generate_settings,
     modules=provenance.generate_modules,

@@ -7,7 +7,7 @@ Killed at any instant, the same command goes on from the newest checkpoint and e
 from __future__ import annotations
 
 from recollect.stages import paths, provenance
-from recollect.stages.generate import make
+from recollect.stages.generate import file_hashes, make
 from recollect.stages.inputs import makes_by_task
 from recollect.stages.stage import Job, Resources, Stage, Trust
 
@@ -22,6 +22,7 @@ def generate_task(scale: str, env: str, task: int, *, trust_checkpoint: Trust = 
 STAGE = Stage(
     name="generate_task",
     over=("scale", "env", "task"),
+    hashes=file_hashes,
     writes={"histories": paths.task_histories},
     settings=provenance.generate_settings,
     modules=provenance.generate_modules,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+from recollect.artifacts.fingerprint import SCENE
 from recollect.settings.resolve import algorithm_module, method_path, resolve
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import inspect_inputs, plays_on_gpu
@@ -69,7 +70,7 @@ STAGE = Stage(
     reads=inspect_inputs,
     writes={"trace": paths.trace},
     settings=provenance.evaluate_settings,
-    modules=lambda *of: [*provenance.evaluate_modules(*of), "recollect.evaluation.tracing"],
+    modules=lambda *of: [*provenance.evaluate_modules(*of), "recollect.evaluation.tracing", SCENE],
     # An evaluation, and what is written down of it.
     asks=Resources((1500, 12000), (60, 240), threads=(1, 4), gpu=plays_on_gpu),
     priority=25,  # the longest job of a demo that nothing else waits for: begun last, a core would idle beside it

@@ -13,26 +13,12 @@ from typing import Any
 from recollect.artifacts.sealed import read_manifest
 from recollect.settings.errors import UserError
 from recollect.settings.still import held_still, remembered
-from recollect.stages import (
-    embed,
-    embed_images,
-    embed_vocabulary,
-    evaluate,
-    generate,
-    generate_task,
-    index,
-    inspect,
-    measure,
-    train,
-    train_images,
-    train_vision_language,
-)
+from recollect.stages import evaluate, inspect, measure, train
+from recollect.stages.of_data import OF_DATA
 from recollect.stages.stage import Job, Stage, making
 
-_OF_DATA = (generate_task, generate, train_images, embed_images, train_vision_language, embed_vocabulary, embed, index)
-_STAGES: dict[str, Stage] = {
-    module.STAGE.name: module.STAGE for module in (*_OF_DATA, train, evaluate, inspect, measure)
-}
+_OF_RUNS = (train.STAGE, evaluate.STAGE, inspect.STAGE, measure.STAGE)
+_STAGES: dict[str, Stage] = {stage.name: stage for stage in (*OF_DATA, *_OF_RUNS)}
 _PARTS = ("settings", "code", "inputs")
 _MOST_NAMED = 4  # methods in environments, in a message
 _Known = dict[Path, tuple[str | None, frozenset[str]]]

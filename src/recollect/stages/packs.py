@@ -22,6 +22,7 @@ from recollect.settings.resolve import environment_mapping, figure_reads, names
 from recollect.stages.check import kept
 from recollect.stages.inputs import figure_runs, is_trained, learns_from_histories, untrained_methods
 from recollect.stages.paths import WILDCARDS
+from recollect.stages.provenance import digest
 from recollect.stages.selection import JOB_HOURS, default_selection
 from recollect.stages.stage import Job, is_ensemble, is_large
 from recollect.stages.world_steps import PLAYED_BY_OTHERS
@@ -179,7 +180,10 @@ def rules(
     found: dict[str, tuple[Seeds, dict[str, str]]] = {}
     for scale in scales:
         for seeds, pairs in packs(scale, job_hours, most).items():
-            found[name(scale, seeds)] = (seeds, {"scale": re.escape(scale), "env": pattern(pairs)})
+            named = name(scale, seeds)
+            if named in found:  # other seeds, as many and from the same one
+                named += f"_{digest(f'{scale} {seeds}')[:8]}"
+            found[named] = (seeds, {"scale": re.escape(scale), "env": pattern(pairs)})
     return {**found, "run": ((), {"scale": trained()})}
 
 

@@ -26,7 +26,7 @@ def page(scale: str, env: str, method: str, seed: int) -> None:
         wiring_test=means_nothing,
     )
     target = paths.page(scale, env, method, seed)
-    with sealing(target, kind="page", provenance=known) as temporary:
+    with sealing(target, kind="page", provenance={**known, "seed": seed}) as temporary:
         temporary.write_text(html, encoding="utf-8")
 
 

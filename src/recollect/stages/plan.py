@@ -14,7 +14,7 @@ from recollect.artifacts.sealed import MANIFEST_SUFFIX
 from recollect.settings.claims import claims_of
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.resolve import names, scale_settings
-from recollect.stages import paths
+from recollect.stages import fetch, paths
 from recollect.stages.figure import is_drawn
 from recollect.stages.inputs import paged_runs
 from recollect.stages.page import has_page
@@ -22,6 +22,7 @@ from recollect.stages.pairs import check_figure
 from recollect.stages.stage import Job, making
 from recollect.stages.table import STAGES
 
+_FETCHED = (fetch.STAGE.name, fetch.DATA.name)  # checked by hashes of their own
 _ANY_SEED = "0" * 20  # stands for the seed of a run in what is the same for all of its seeds
 
 
@@ -40,29 +41,18 @@ def makers(files: Iterable[str], scale: str) -> list[Job]:
     return list(dict.fromkeys(job for job in found if job is not None))
 
 
-#: Stages whose artifacts say in their manifests what they were made of. Files that are fetched are checked by hashes of their own.
-_MANIFESTED = (
-    "generate",
-    "embed",
-    "index",
-    "run",
-    "train",
-    "evaluate",
-    "inspect",
-    "page",
-    "measure",
-    "figure",
-    "claims",
-)
-
-
 def are_of_today(files: Iterable[Path], scale: str) -> bool:
-    """Whether files are what their jobs would make today. What is not there, or says nothing of how it was made, counts as such."""
+    """Whether files are what their jobs would make today. What is not there, or is only fetched, counts as such.
+
+    Claims and a report that were made by hand never do: which figures they are about, only their command knows.
+    """
     made = {maker(path, scale) for path in files if path.is_file()}
-    return all(_is_of_today(job) for job in made if job is not None and job.stage in _MANIFESTED)
+    return all(_is_of_today(job) for job in made if job is not None)
 
 
 def _is_of_today(job: Job) -> bool:
+    if job.stage in _FETCHED:
+        return True
     if job.stage == "figure":
         return is_drawn(job.scale, job.env)
     return all(stage.is_made(step) for stage, step in STAGES[job.stage].steps(job))
@@ -124,9 +114,7 @@ def remaining(of: Plan) -> Plan:
 
 
 def _is_made(job: Job) -> bool:
-    if not all(path.is_file() for path in STAGES[job.stage].makes(job)):
-        return False
-    return job.stage not in _MANIFESTED or _is_of_today(job)
+    return all(path.is_file() for path in STAGES[job.stage].makes(job)) and _is_of_today(job)
 
 
 class _Graph:

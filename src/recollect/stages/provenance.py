@@ -16,6 +16,7 @@ from recollect.helm.settings import prompt_templates, token_vocabulary, vision_l
 from recollect.settings.catalogue import KINDS, declaration, known, module_of, roots
 from recollect.settings.claims import claims_of
 from recollect.settings.layers import environment_stem
+from recollect.settings.loading import config_folder, read_yaml
 from recollect.settings.resolve import (
     canonical,
     environment_mapping,
@@ -39,6 +40,8 @@ TEMPLATES = [
     for page in ("page", "inspection", "token_page")
     for suffix in ("html", "css", "js")
 ]
+#: How all figures look; no Python either.
+STYLE = TEMPLATES[0].with_name("recollect.mplstyle")
 
 
 def _without(mapping: Mapping[str, Any], *keys: str) -> dict[str, Any]:
@@ -105,13 +108,17 @@ def language_model_mapping(name: str) -> dict[str, Any]:
 def memory_settings(scale: str, env: str, method: str) -> str:
     """Everything in the configuration that embeddings and the index depend on, besides the embedder's own run."""
     settings = resolved(scale, env, method)
+    hyperparameters = settings["method"]["hyperparameters"]
     kind, name, _ = embedder_of(scale, env, method)
     parts = {
         "environment": _without(settings["environment"], "evaluation", "title", "source"),
         "memory": settings["method"]["memory"],
         "language_model": language_model_mapping(name) if kind == "lm" else None,
-        "reward_scale": settings["method"]["hyperparameters"].get("reward_scale"),
+        "reward_scale": hyperparameters.get("reward_scale"),
     }
+    precision = section(hyperparameters, "optimisation").get("precision", "auto")
+    if precision != "auto":  # which follows from the device, and a manifest names that
+        parts["precision"] = precision
     return canonical(parts)
 
 
@@ -156,7 +163,19 @@ def figure_text(scale: str, figure: str) -> str:
         "wiring_test": at_scale.wiring_test,
         "remarks": remarks(scale, chosen.environments),
     }
-    return canonical({"figure": chosen.model_dump(mode="json", exclude={"pages"}), "titles": called, "scale": said})
+    drawn = {"published_values": published_values(scale, figure), "style": digest(STYLE.read_text(encoding="utf-8"))}
+    asked = chosen.model_dump(mode="json", exclude={"pages"})
+    return canonical({"figure": asked, "titles": called, "scale": said, **drawn})
+
+
+def published_values(scale: str, figure: str) -> dict[str, Any]:
+    """The groups of published values that a figure names and that are comparable with its scale, as their files have them."""
+    files = sorted((config_folder() / "figures" / "references").glob("*.yaml"))
+    groups = {name: group for path in files for name, group in read_yaml(path).items()}
+    wanted = {str(item["published"]) for item in figure_settings(scale, figure).references if "published" in item}
+    of_scale = scale_settings(scale).published or scale
+    named = {name: section(groups, name) for name in wanted}
+    return {name: group for name, group in named.items() if group.get("scale", "paper") == of_scale}
 
 
 def remarks(scale: str, environments: Sequence[str]) -> list[str]:

@@ -25,6 +25,7 @@ from recollect.stages.identity import how_to_make
 from recollect.stages.inputs import Run, figure_runs
 from recollect.stages.of_today import differences
 from recollect.stages.paths import Place
+from recollect.stages.selection import snakemake_for
 from recollect.stages.stage import Job
 
 FILES = {".pdf": "PDF", ".png": "PNG", ".csv": "CSV", ".json": "JSON"}
@@ -57,7 +58,7 @@ def _claims(scale: str, figures: Sequence[str]) -> list[dict[str, Any]]:
         return []
     path = paths.claims(scale)
     judged = {claim["name"]: claim for claim in read_json(path, kind="claims")["claims"]}
-    why = f"not in {path.name}: `snakemake {path}` judges it"
+    why = f"not in {path.name}: `{snakemake_for(path, scale, figures)}` judges it"
     return [judged.get(claim.name) or not_run(claim, why) for claim in wanted]
 
 

@@ -162,9 +162,9 @@ class StageRule:
     def runtime(self, wildcards: Wildcards, attempt: int) -> int:
         """Wall time in minutes. What resumes needs no more at the next attempt. A pack asks for what one run does."""
         limit = self._at_scale(self.stage.asks.minutes, wildcards)
-        shrunk = int(limit * packs.shrunk(self.job_hours))
-        limit = shrunk if "seed" in self.stage.over else min(limit, int(self.job_hours * 60))
-        return limit if self.stage.asks.resumes else limit * attempt
+        if "seed" in self.stage.over:
+            limit = int(limit * packs.shrunk(self.job_hours))
+        return min(limit if self.stage.asks.resumes else limit * attempt, int(self.job_hours * 60))
 
     def gpu(self, wildcards: Wildcards) -> int:
         job = self.job(wildcards)

@@ -37,7 +37,7 @@ def proposed(of: Sweep, trials: int) -> list[Cell]:
         trial = study.ask(spaces)
         cell = {key: _said(value) for key, value in trial.params.items()}
         name = of.name(cell)
-        jobs = [Job("run", of.scale, of.env, name, str(seed)) for seed in of.seeds]
+        jobs = [Job("run", of.scale, of.env, name, str(seed)) for seed in dict.fromkeys(of.seeds)]
         if not all(part.is_made(step) for job in jobs for part, step in STAGES["run"].steps(job)):
             of.make([cell])
         cells[name] = cell

@@ -99,6 +99,7 @@ class Stage:
             corrupted, or another process is at work on the same artifacts.
         asks: what a job asks of its machine.
         reads: names of a job -> name -> file. The one list of a job's inputs: of its rule, its manifest and its method.
+        hashes: names of a job -> path -> sha256, of files that it reads besides and that no rule makes.
         settings: names without seed -> everything in the configuration that the artifacts depend on.
         modules: names without seed -> the modules whose code they depend on; None: on none.
         only: names without seed -> whether there is such a job; another stage may make the same kind of artifact.
@@ -123,6 +124,7 @@ class Stage:
     run: Callable[..., object]
     asks: Resources
     reads: Callable[..., Mapping[str, Path]] = lambda *names: {}
+    hashes: Callable[..., Mapping[str, str]] = lambda *names: {}
     settings: Callable[..., str] = lambda *names: ""
     modules: Callable[..., list[str]] | None = None
     only: Callable[..., bool] = lambda *names: True
@@ -170,7 +172,9 @@ class Stage:
             inputs: what it reads, where that differs from what such a job reads.
         """
         read = self.inputs(job) if inputs is None else inputs
-        return provenance.describe(self.settings_text(job), self.code_text(job), read.values(), device)
+        known = provenance.describe(self.settings_text(job), self.code_text(job), read.values(), device)
+        known["inputs"] |= self.hashes(*job.names(self.over).values())
+        return known
 
     def made_of(self, job: Job, known: Mapping[str, Any]) -> dict[str, Any]:
         """What a checkpoint keeps, to say later what has changed: a job's provenance, with a hash of each module."""
@@ -197,15 +201,17 @@ class Stage:
     def is_made(self, job: Job) -> bool:
         """Whether a job's artifacts are there, whole, and made of what is here today, on whatever device.
 
-        One that went on with a checkpoint from before was told to (`--trust-checkpoint`), and counts.
+        What else they say of themselves does not matter: the machine of speeds, the tasks of a trace, or a checkpoint from
+        before that a run was told to go on with (`--trust-checkpoint`).
         """
         try:
             made: list[dict[str, Any]] = [verify(path)["provenance"] for path in self.makes(job)]
             today = self.provenance(job)
         except UserError:  # an artifact is missing or damaged; or an input is, which the job itself says best
             return False
-        wanted = {**today, "device": "", **({"seed": int(job.seed)} if job.seed else {})}
-        return all({**one, "device": "", TRUSTED: None} == {**wanted, TRUSTED: None} for one in made)
+        wanted = {**today, **({"seed": int(job.seed)} if job.seed else {})}
+        del wanted["device"]
+        return all(one.get(name) == value for one in made for name, value in wanted.items())
 
 
 def making(path: Path, stages: Iterable[Stage], scale: str = "") -> Iterator[Job]:

@@ -57,7 +57,7 @@ STAGE = Stage(
     writes={"model": paths.trained_model, "accuracy": paths.model_accuracy},
     settings=settings,
     modules=lambda scale, name: ["recollect.helm.vision.dual_encoder_training"],
-    asks=Resources((2000, 2000), (60, 60)),
+    asks=Resources((2000, 2000), (60, 60), resumes=True),
     priority=58,
     run=train_vision_language,
 )

@@ -121,12 +121,12 @@ def _params(job: Job) -> list[str]:
         manifest = manifest_path(stage.makes(step)[0])
         try:
             known = json.loads(manifest.read_text(encoding="utf-8"))["provenance"]
+            then = json.loads(known.get("settings") or "{}")
         except (OSError, ValueError, KeyError):
             return ["settings or code changed; the manifest that says which cannot be read"]
-        settings = known.get("settings")
         today = stage.settings_text(step)
-        if settings is not None and settings != today:
-            changed = list(differences(json.loads(settings), json.loads(today)))
+        if known.get("settings", today) != today:
+            changed = list(differences(then, json.loads(today)))
             words.append(f"settings changed: {_first(changed)}")
         code = known.get("code") or known.get("code_fingerprint")  # the latter: a figure's
         if code is not None and code != stage.code_text(step):

@@ -220,3 +220,11 @@ def test_what_an_earlier_command_found_is_not_parsed_again(workdir: Path) -> Non
     kept.write_bytes(kept.read_bytes()[:100])
     assert in_a_process_of_its_own("pass") == alone
     assert in_a_process_of_its_own("ast.parse = None") == alone
+
+
+def test_where_nothing_can_be_written_a_command_ends_well(workdir: Path) -> None:
+    (workdir / module.KEPT).parent.mkdir()
+    code = "import resource; from recollect.artifacts.fingerprint import code_fingerprint; "
+    code += "code_fingerprint('recollect.memory_rl.dqn'); resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "" and not (workdir / module.KEPT).exists()

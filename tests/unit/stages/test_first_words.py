@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 
 from recollect.settings.errors import UserError
+from recollect.settings.resolve import names
 from recollect.stages import device_speeds, first_words
 from recollect.stages.estimating import Estimator
 from recollect.stages.forecast import said_time
+from recollect.stages.selection import default_selection
 from recollect.stages.stage import Job
 
 RUNS = [Job("run", "demo", "dark_room_7x7", "radt", str(seed)) for seed in range(5)]
@@ -25,7 +27,7 @@ Said = Callable[..., str]
 def said(monkeypatch: pytest.MonkeyPatch, in_the_repository: None) -> Said:
     """On a machine of two cores without a GPU."""
     monkeypatch.setattr(first_words, "usable", lambda wanted: [])
-    return partial(first_words.of, local=True, cores=2, most_hours=None)
+    return partial(first_words.of, local=True, cores=2, most_hours=None, selected=default_selection())
 
 
 def test_time_of_cpus_and_gpus_is_said_apart(said: Said) -> None:
@@ -35,6 +37,25 @@ def test_time_of_cpus_and_gpus_is_said_apart(said: Said) -> None:
         rf"To do: {times}\. `recollect forecast --scale demo memory_rl_passive_tmaze` says of what\.", both
     )
     assert "GPU" not in said(RUNS)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "chosen", "named"),
+    [
+        (["helm_minigrid"], ("headlines",), "helm_minigrid"),
+        (default_selection().sets["demo_all"], ("demo_all",), "demo_all"),
+        (default_selection().sets["demo_all"][:6], ("demo_all",), "demo_all"),  # the others are drawn
+        ([], ("amago", "helm_minigrid"), "amago helm_minigrid"),  # the runs alone
+        (names("figures"), ("all",), "all"),
+        (names("figures"), ("headlines",), "all"),  # the target `paper`
+    ],
+)
+def test_the_command_that_says_of_what_is_about_what_will_run(
+    said: Said, drawn: Sequence[str], chosen: tuple[str, ...], named: str
+) -> None:
+    jobs = [*RUNS, *(Job("figure", "demo", figure) for figure in drawn)]
+    selected = default_selection().model_copy(update={"figures": chosen})
+    assert f"`recollect forecast --scale demo {named}` says of what." in said(jobs, selected=selected)
 
 
 def test_on_gpus_it_is_the_time_of_a_forecast(said: Said) -> None:
@@ -50,7 +71,7 @@ def test_without_a_gpu_the_time_is_that_of_this_machine(said: Said) -> None:
     """It said what a GPU would take, hundreds of times less, and began."""
     here = said([AT_PAPER_SCALE])
     time = r"about [\d,.]+ h of CPU time without a GPU, for which the settings are meant"
-    assert re.fullmatch(rf"To do: {time}\. `recollect forecast --scale paper` says of what\.", here)
+    assert re.fullmatch(rf"To do: {time}\. `recollect forecast --scale paper headlines` says of what\.", here)
 
 
 def test_what_takes_too_long_here_does_not_begin_unasked(said: Said) -> None:

@@ -19,8 +19,10 @@ from recollect.common.work import Work
 from recollect.helm import work as of_helm
 from recollect.helm.language_history import EVALUATION_BYTES
 from recollect.helm.ppo_lstm import pieces
+from recollect.radt import work as of_radt
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import resolve
+from recollect.settings.schema import Settings
 from recollect.stages import paths, records, try_out
 from recollect.stages.cost_table import cost_table
 from recollect.stages.forecast import forecast, measurements, memory_of_largest, said_time
@@ -110,6 +112,34 @@ def test_what_remains_is_what_is_missing_or_stale_and_what_waits_for_it(
     assert "nothing would run" in forecast("smoke", ["one", "two"], only_remaining=True).text()
 
 
+def test_what_is_made_of_what_is_here_today_is_not_forecast_again(made: Path) -> None:
+    figure = yaml.safe_load(Path("config/figures/one.yaml").read_text())
+    drawn_from_traces = {**figure, "kind": "state_visitation", "options": {}, "seeds": [0]}
+    Path("config/figures/walks.yaml").write_text(yaml.safe_dump(drawn_from_traces))
+    Path("config/figures/speed.yaml").write_text(
+        yaml.safe_dump({**figure, "kind": "throughput", "options": {}, "seeds": [0]})
+    )
+    more = {"inspect": {"split": "eval", "tasks": [0, 6, 13]}, "measure": {"machine": "a CPU"}}
+    for job in forecast("smoke", ["walks", "speed"], measured={}).plan.needs:
+        for stage, step in STAGES[job.stage].steps(job) if job.stage != "figure" else ():
+            known = {
+                **stage.provenance(step),
+                **({"seed": int(job.seed)} if job.seed else {}),
+                **more.get(job.stage, {}),
+            }
+            for path in stage.makes(step):
+                write_json(path, {}, kind="made", provenance=known)
+
+    def rest() -> list[str]:
+        left = forecast("smoke", ["walks", "speed"], measured={}, only_remaining=True).plan.needs
+        return sorted(job.stage for job in left)
+
+    assert rest() == ["figure", "figure"]
+    method = Path("config/methods/dt.yaml")
+    method.write_text(method.read_text().replace("\nhyperparameters:\n", "\nhyperparameters:\n  selection: sample\n"))
+    assert rest() == ["figure", "figure", "inspect", "measure", "page", "run"]
+
+
 def test_jobs_are_another_word_for_devices(made: Path) -> None:
     done = CliRunner().invoke(app, ["forecast", "one", "--scale", "smoke", "--jobs", "3"], catch_exceptions=False)
     assert "with 3 jobs at a time" in done.output
@@ -161,6 +191,50 @@ def test_worlds_that_are_not_here_have_observations_of_their_size(
         for env in ("amago_crafter", "amago_retro", "amago_popgym_RepeatFirstEasy")
     ]
     assert [work.number_bytes(each) for each in settings] == [1, 1, 4]
+
+
+def unjudged(scale: str, method: str) -> Settings:
+    """Settings of a run that is not evaluated while it learns."""
+    settings = resolve(scale, ROOM, method, 0)
+    chosen = settings.method.hyperparameters
+    optimisation = chosen.optimisation.model_copy(update={"evaluate_every": None})
+    method_settings = settings.method.model_copy(
+        update={"hyperparameters": chosen.model_copy(update={"optimisation": optimisation})}
+    )
+    return settings.model_copy(update={"method": method_settings})
+
+
+@pytest.mark.parametrize(("method", "tokens"), [("dt", 4 * 200), ("ad", 3 * 2 * 100), ("dpt", 3 * 100)])
+def test_a_training_window_has_the_tokens_that_its_method_reads(
+    in_the_repository: None, method: str, tokens: int
+) -> None:
+    """AD reads two episodes of 100 steps, and AD and DPT no return-to-go."""
+    settings = unjudged("paper", method)
+    chosen = settings.method.hyperparameters.optimisation
+    one = tokens * of_radt.network(settings, tokens).flop * work.LEARNING
+    assert of_radt.trained(settings).flop == pytest.approx(chosen.steps * chosen.batch_size * one)
+
+
+@pytest.mark.parametrize(
+    ("scale", "method", "per_step", "width"),
+    [
+        ("paper", "radt", 4, 512),
+        ("demo", "radt", 1, 64),
+        ("paper", "radt_agnostic", 4, 768),
+        ("demo", "radt_agnostic", 1, 384),
+    ],
+)
+def test_keys_are_counted_as_their_embedder_makes_them(
+    in_the_repository: None, scale: str, method: str, per_step: int, width: int
+) -> None:
+    """At scale demo the trained embedder has one token a step, whatever layout a language model would be given."""
+    settings = resolve(scale, ROOM, method, 0)
+    memory = settings.method.memory
+    assert of_radt.embedded(settings, memory.stride, 1).disk == 4 * width  # of one entry
+    length = memory.key_context * per_step
+    if method == "radt":
+        embedder = resolve(scale, ROOM, memory.embedder.partition(":")[2], memory.embedder_seed)
+        assert of_radt.query(settings) == length * of_radt.network(embedder, length).flop
 
 
 def test_where_a_machine_sees_images_again_only_learning_from_them_takes_less_time(workdir: Path) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from recollect.amago.hyperparameters import MixSettings
+from recollect.amago.work import trained
 from recollect.common.work import FEW, Work
 from recollect.memory_rl.stacked import FEW_LSTMS
 from recollect.settings.resolve import figure_settings
@@ -24,7 +26,7 @@ from recollect.stages.run import ahead
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 from recollect.stages.wall_time import joined, wall_seconds
-from recollect.stages.workload import work_of
+from recollect.stages.workload import settings_of, work_of
 
 MAZE, OTHER, METHOD = "tmaze_passive_50", "tmaze_passive_100", "dqn_gpt"
 SEEDS = (101, 102, 103, 104)  # that no other figure wants, so these four have a job together
@@ -147,8 +149,26 @@ def test_only_what_runs_as_a_graph_is_reckoned_as_one(workdir: Path) -> None:
     assert 0 < acts.captured < acts.passes / 2 and acts.kernels == 100 * acts.captured
     assert captured("amago_meta_world_reach", "amago_gru.continuous=beta") == (False, False)
     assert captured("amago_tmaze_50", "amago_transformer.cuda_graphs=false") == (False, False)
+    several = work_of(Job("train", "paper", "amago_tmaze_50", "amago_transformer.devices=2"))
+    assert 0 < several.captured < several.passes / 2 and several.kernels == 100 * several.captured
     assert captured(MAZE, METHOD) == (False, True)
     assert captured(MAZE, METHOD, "paper_cpu") == captured("bullet_ant_p", "sac_gpt") == (False, False)
+
+
+def test_a_run_that_learns_from_others_alone_is_reckoned_to_play_nothing(workdir: Path) -> None:
+    settings = settings_of("paper", "amago_tmaze_50", "amago_transformer")
+
+    def with_share(share: float) -> Work:
+        mix = {"mix": MixSettings(path="theirs", share=share)}
+        method = settings.method.model_copy(
+            update={"hyperparameters": settings.method.hyperparameters.model_copy(update=mix)}
+        )
+        return trained(settings.model_copy(update={"method": method}))
+
+    whole, half = with_share(1.0), with_share(0.5)
+    assert half == trained(settings) and half.env_steps > 0
+    hp = settings.method.hyperparameters
+    assert whole.env_steps == 0 and whole.passes == whole.captured == half.passes - hp.epochs * hp.steps_per_epoch
 
 
 def test_a_grus_kernels_grow_with_its_windows_and_an_agent_without_memory_has_none_to_grow(workdir: Path) -> None:

@@ -32,6 +32,8 @@ from recollect.stages.evaluate import evaluate
 from recollect.stages.figure import figure
 from recollect.stages.inspect import inspect
 from recollect.stages.page import page
+from recollect.stages.stage import Job
+from recollect.stages.table import STAGES
 
 ROOM = "dark_room_10x10"
 SMOKE = ("smoke", ROOM)
@@ -322,6 +324,16 @@ def test_where_the_goal_of_each_episode_stands_is_traced_too() -> None:
 
 
 # ------------------------------------------------------------------------------------------------- the artifacts
+
+
+def test_a_trace_and_its_page_are_of_today_whatever_tasks_they_show(runs: Path) -> None:
+    of = (*SMOKE, "ad")
+    inspect(*of, 0, tasks=[2])
+    page(*of, 0)
+    jobs = [Job(stage, *of, "0") for stage in ("inspect", "page")]
+    assert all(STAGES[job.stage].is_made(job) for job in jobs)
+    inspect(*of, 0, tasks=[3])
+    assert [STAGES[job.stage].is_made(job) for job in jobs] == [True, False]  # the page is of the other trace
 
 
 def test_the_same_run_gives_the_same_bytes_and_says_what_it_was_made_of(runs: Path) -> None:

@@ -14,6 +14,8 @@ from recollect.settings.errors import UserError
 from recollect.stages import inputs, measure, paths
 from recollect.stages.plan import plan
 from recollect.stages.selection import check_targets
+from recollect.stages.stage import Job
+from recollect.stages.table import STAGES
 
 ROOM = "dark_room_10x10"
 SMOKE = ("smoke", ROOM)
@@ -44,6 +46,7 @@ def test_speeds_are_measured_and_no_run_is_left_behind(histories: Path) -> None:
     assert table["metric"].tolist() == METRICS and (table["value"] > 0).all() and np.isfinite(table["value"]).all()
     assert set(table["split"]) == {"speed"} and set(table["method"]) == {"dt"} and set(table["step"]) == {8}
     known = verify(paths.speed(*SMOKE, "dt", 0))["provenance"]
+    assert STAGES["measure"].is_made(Job("measure", *SMOKE, "dt", "0"))
     assert "CPU" in known["machine"] and paths.histories(*SMOKE).as_posix() in known["inputs"]
     assert not (histories / "results/smoke/runs").exists() and not (histories / "results/smoke/checkpoints").exists()
 

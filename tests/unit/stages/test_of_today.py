@@ -23,6 +23,9 @@ from recollect.settings import still
 from recollect.stages import check, evaluate, paths
 from recollect.stages.figure import figure, is_drawn
 from recollect.stages.of_today import not_of_today, stale_words
+from recollect.stages.plan import are_of_today
+from recollect.stages.stage import Job
+from recollect.stages.table import STAGES
 
 SEEDS = range(6)
 SAID = f"5 of 6 runs are not of today's settings: {ROOM}/ad seeds 1 to 5."
@@ -106,6 +109,39 @@ def test_what_runs_were_made_of_counts_too(few: str) -> None:
     histories.unlink()
     manifest_path(histories).unlink()
     assert not_of_today(scores()) == {}  # what is not here says nothing
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Job("generate_task", "paper", "meta_world", task="0"),
+        Job("train_images", "paper", "procgen"),
+        Job("embed_images", "paper", "procgen"),
+        Job("train_vision_language", "demo", "tiles"),
+        Job("embed_vocabulary", "demo", "tiles"),
+    ],
+    ids=lambda job: job.stage,
+)
+def test_data_of_other_code_that_snakemake_has_no_record_of_are_not_of_today(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch, job: Job
+) -> None:
+    monkeypatch.setitem(vars(STAGES["train_images"]), "only", lambda *names: True)
+    stage = STAGES[job.stage]
+    for path in stage.inputs(job).values():
+        write_json(path, {}, kind="input")
+    today = stage.provenance(job)
+    for code, is_of_today in ((today["code"], True), ("0123456789abcdef", False)):
+        for path in stage.makes(job):
+            write_json(path, {}, kind="made", provenance={**today, "code": code})
+        assert are_of_today(stage.makes(job), job.scale) == is_of_today
+
+
+def test_what_was_only_fetched_counts_as_of_today_and_a_report_made_by_hand_does_not(workdir: Path) -> None:
+    fetched, report = paths.model("bert-base-uncased"), paths.report("smoke")
+    for path in (fetched, report):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    assert are_of_today([fetched, Path("not/there")], "smoke") and not are_of_today([report], "smoke")
 
 
 def test_all_seeds_of_a_run_are_asked_of_once(few: str, monkeypatch: pytest.MonkeyPatch) -> None:

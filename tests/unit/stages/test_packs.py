@@ -86,6 +86,16 @@ def test_packs_hold_the_seeds_that_the_same_figures_want_and_every_run_once(made
     assert all(len(seeds) <= 2 for seeds in packs.packs("paper", most=2))
 
 
+def test_no_pack_is_lost_to_another_of_as_many_seeds_from_the_same_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    sets = [(0, 1, 2), (0, 1, 5), (0, 2, 5), (1, 2, 7)]
+    monkeypatch.setattr(packs, "packs", lambda *of: {seeds: [(ROOM, f"m_{place}")] for place, seeds in enumerate(sets)})
+    found = packs.rules(["my-lab", "my_lab"])
+    assert [seeds for seeds, _ in found.values()] == [*sets, *sets, ()]
+    names = list(found)
+    assert (names[0], names[3]) == ("run_my_lab_3_seeds_from_0", "run_my_lab_3_seeds_from_1")
+    assert all(name.isidentifier() for name in names)
+
+
 def test_the_rule_of_a_pack_matches_its_runs_only() -> None:
     pattern = re.compile(rf"results/paper/runs/(?P<env>{packs.pattern([(ROOM, 'dt'), (OTHER, 'ad.k_1')])})/")
     matched = [(ROOM, "dt"), (OTHER, "ad.k_1")]

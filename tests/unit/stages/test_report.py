@@ -184,11 +184,11 @@ def test_environments_of_a_family_are_told_apart_by_their_titles(few: str) -> No
     assert len({title.rpartition(" ")[0] for title in titles}) == len(environments)
 
 
-def test_a_wiring_test_says_so_at_the_top(few: str) -> None:
-    assert "SMOKE" not in page(few)
+def test_a_page_of_wiring_tests_alone_says_so_at_the_top(few: str) -> None:
     made_results.copy_of(few, "again", wiring_test=True)
     about_runs("again", ROOM, "ad")
-    assert "SMOKE: wiring test, not a result" in page(few, "again").split("</header>")[0].split("<body>")[1]
+    assert "SMOKE: wiring test, not a result" in page("again").split("</header>")[0].split("<body>")[1]
+    assert "SMOKE" not in page(few) and "SMOKE" not in page(few, "again").split("</header>")[0]
 
 
 def test_a_missing_figure_and_a_corrupted_run_are_refused_and_no_page_is_written(few: str) -> None:
@@ -222,7 +222,11 @@ def test_the_page_opens_with_the_claims_each_linked_to_its_figure(few: str) -> N
     assert places == sorted(places)
     assert "3 claims: 2 hold, 1 not run. Of the 1 headline ones (bold) 1 holds." in words
     assert opening.count(f'<a href="#{few}">') == 3 and f'<figure id="{few}"' in html
-    assert "✓ holds" in words and "– not run" in words and "snakemake results/demo/claims.json" in words
+    assert (
+        "✓ holds" in words
+        and "– not run" in words
+        and f"snakemake --config figures={few} -- results/demo/claims.json" in words
+    )
     (judged,) = (one for one in read_json(paths.claims(SCALE))["claims"] if one["name"] == "ends")
     contrast = judged["contrasts"][0]
     assert f"{contrast['low']:.3g} to {contrast['high']:.3g}" in words

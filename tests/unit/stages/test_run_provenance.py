@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from recollect.artifacts.sealed import write_json
+from recollect.figures.style import STYLE_FILE
 from recollect.settings import catalogue
 from recollect.settings.errors import UserError
 from recollect.stages import provenance
@@ -140,6 +141,23 @@ def test_drawing_concerns_figures_only(source: Path) -> None:
     assert changed(before, codes()) == {"figure"}
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("environments/dark_room.py", 'Mark("goal",', 'Mark("door",'),
+        ("environments/dark_room.py", 'goal = ("goal",', 'goal = ("door",'),
+        ("environments/scene.py", ".astype(np.int64)", ".astype(np.int32)"),
+    ],
+)
+def test_what_a_world_looks_like_concerns_traces_only(source: Path, file: str, old: str, new: str) -> None:
+    def trace() -> str:
+        return STAGES["inspect"].code_text(Job("inspect", "demo", ROOM, "dt"))
+
+    before, traced = codes(), trace()
+    edit(source / file, old, new)
+    assert not changed(before, codes()) and trace() != traced
+
+
 # --------------------------------------------------------------------------------------------------------- settings
 
 
@@ -157,6 +175,13 @@ def test_a_hyperparameter_of_a_base_concerns_what_is_built_on_it() -> None:
     before = texts()
     edit_config("methods/radt", lambda c: c["hyperparameters"].update(query_dropout=0.3))
     assert changed(before, texts()) == of("radt", "radt_agnostic")
+
+
+def test_a_chosen_precision_of_keys_concerns_their_memory_and_that_of_the_device_needs_no_name() -> None:
+    before = texts()
+    edit_config("methods/radt", lambda c: c["hyperparameters"]["optimisation"].update(precision="bfloat16"))
+    assert changed(before, texts()) == of("radt", "radt_agnostic", stages=("memory", "train", "evaluate"))
+    assert "precision" not in before["memory radt"]
 
 
 def test_how_a_memory_is_cut_concerns_its_index_and_its_runs() -> None:
@@ -195,6 +220,20 @@ def test_titles_concern_figures_only() -> None:
     before = texts()
     edit_config("methods/radt", lambda c: c.update(title="another name"))
     edit_config(f"environments/{ROOM}", lambda c: c.update(title="another name"))
+    assert changed(before, texts()) == {"figure"}
+
+
+def test_a_corrected_published_value_concerns_figures_of_its_scale() -> None:
+    demo, paper = texts(), texts("paper")
+    edit_config("figures/references/radt", lambda c: c["radt_figures_3_4"].update(reading="table"))
+    assert not changed(demo, texts()) and changed(paper, texts("paper")) == {"figure"}
+
+
+def test_the_style_concerns_figures_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert provenance.STYLE == STYLE_FILE
+    before = texts()
+    Path("edited.mplstyle").write_text(STYLE_FILE.read_text() + "\naxes.grid: True\n")
+    monkeypatch.setattr(provenance, "STYLE", Path("edited.mplstyle"))
     assert changed(before, texts()) == {"figure"}
 
 

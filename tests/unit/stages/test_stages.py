@@ -173,7 +173,23 @@ def test_a_scale_of_ones_own_asks_for_what_it_says_and_not_for_what_it_is_called
     published = spec_of("mylab", "radt_dark_room_10x10")
     assert published.references_of(ROOM) and not spec_of("demo", "radt_dark_room_10x10").references_of(ROOM)
     shutil.copy("config/scales/smoke.yaml", "config/scales/toys.yaml")
-    assert spec_of("toys", "memory_rl_passive_tmaze").is_wiring_test and not published.is_wiring_test
+    assert spec_of("toys", "memory_rl_passive_tmaze").wiring_test and not published.wiring_test
+
+
+def test_no_attempt_of_any_job_asks_for_more_than_the_longest_job(workdir: Path) -> None:
+    wildcards = {"scale": "paper", "env": ROOM, "method": "radt", "seed": "0", "task": "0", "vocabulary": "tiles"}
+    for stage in STAGES.values():
+        for hours in (12, 5, 1):
+            rule = rules.StageRule(stage.name, job_hours=hours)
+            assert all(rule.runtime(wildcards, attempt) <= 60 * hours for attempt in (1, 2, 3)), stage.name
+
+
+@pytest.mark.parametrize(
+    "stage", ["generate", "train_images", "train_vision_language", "embed", "embed_vocabulary", "run"]
+)
+def test_what_goes_on_where_it_stopped_asks_for_no_more_time_at_the_next_attempt(workdir: Path, stage: str) -> None:
+    rule, wildcards = rules.StageRule(stage), {"scale": "paper", "env": ROOM, "method": "radt", "seed": "0"}
+    assert rule.runtime(wildcards, 1) == rule.runtime(wildcards, 3)
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,16 @@ def test_two_sweeps_have_tables_of_their_own_and_a_long_grid_a_short_name() -> N
     assert len(found) == 3 and max(len(path.name) for path in found) < 255
 
 
+def test_a_search_counts_a_seed_that_is_named_twice_once(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("optuna")
+    words = ("learning_rate=1e-5..0.1", "sequence.width=8..64")
+    told = []
+    for seeds in ((0,), (0, 0)):
+        sweep("smoke", ENV, METHOD, seeds, words, trials=14, start=Runs())
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1]
+
+
 def test_a_search_proposes_towards_what_scores_high_and_the_same_again(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("optuna")
     told: list[str] = []

@@ -55,6 +55,19 @@ def test_what_only_ever_failed_was_not_made(workdir: Path) -> None:
     assert in_words(job, "") == f"missing: {policy} was made and is gone"
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [("no JSON", "the manifest that says which cannot be read"), ('{"figure": {}}', "settings changed: ")],
+)
+def test_what_changed_of_a_figure_with_stand_ins_is_said_as_far_as_its_manifest_can_be_read(
+    workdir: Path, settings: str, said: str
+) -> None:
+    job = Job("figure", "demo", "helm_minigrid")
+    for path in STAGES["figure"].makes(job):
+        write_json(path, {}, kind="figure", provenance={"settings": settings})
+    assert said in str(in_words(job, "Params have changed since last execution"))
+
+
 def test_a_damaged_file_is_told_with_its_seed_as_all_else_is(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(why, "stale", lambda scale, figures: {})
     monkeypatch.setattr(why, "_damage", lambda job: "it is damaged" if job.stage == "run" and job.seed == "1" else None)
