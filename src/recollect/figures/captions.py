@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from recollect.figures.spec import LINE, PUBLISHED, SMOKE_WORDS, FigureSpec
+from recollect.figures.spec import LINE, PUBLISHED, RANDOM_MODEL, SMOKE_WORDS, FigureSpec
 from recollect.figures.statistics import Band, Statistic, actual_coverage, narrow_interval_warning
 
 STATISTIC_WORDS = {"mean": "mean", "iqm": "interquartile mean"}
 Words = tuple[str, str]
 CURVES: Words = ("bands", "Dashed with open markers")  # how intervals and published values are drawn
 NARROW_INTERVAL = "Warning"  # what a note begins with that says what an interval does not cover
-RANDOM_MODEL = "A random model took the place of a pretrained one."
 
 
 def count(number: int, noun: str) -> str:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from recollect.figures import captions, spec, style
-from recollect.figures.spec import PUBLISHED, Drawn, ExtraRow, FigureSpec, ScoreOptions
+from recollect.figures.spec import PUBLISHED, RANDOM_MODEL, Drawn, ExtraRow, FigureSpec, ScoreOptions
 from recollect.figures.statistics import Band
 
 
@@ -60,6 +60,6 @@ def finished_example(
     handles: Sequence[Line2D] = (),
 ) -> Drawn:
     """A figure that shows what was traced and aggregates nothing: one line of small print, one sentence of caption."""
-    random = [captions.RANDOM_MODEL] if figure.random_models else []
+    random = [RANDOM_MODEL] if figure.random_models else []
     style.finish(canvas, figure, handles, [said, *random])
     return Drawn(canvas, table, dict(meaning), (note, *random))

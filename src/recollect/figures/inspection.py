@@ -18,28 +18,27 @@ from typing import Any
 import numpy as np
 
 from recollect.common.traces import Trace, without_scene
-from recollect.figures.spec import SMOKE_WORDS
 
 FOLDER = Path(__file__).parent
 NUMBERS = ("similarity", "score", "total_return")
 
 
-def inspection_page(trace: Trace, *, method: str, environment: str, wiring_test: bool = False) -> str:
-    """The page of a trace; with `wiring_test` it says that its numbers mean nothing.
+def inspection_page(trace: Trace, *, method: str, environment: str, warning: str = "") -> str:
+    """The page of a trace; `warning`: what it says of its numbers above all.
 
     A UserError says where the world cannot be drawn from above.
     """
     tasks = [_task(trace, entry) for entry in trace.about["tasks"]]
-    data = {**heading(trace, method, environment, wiring_test), "tasks": tasks}
+    data = {**heading(trace, method, environment, warning), "tasks": tasks}
     return filled("inspection", data, clickable="charts")
 
 
-def heading(trace: Trace, method: str, environment: str, wiring_test: bool) -> dict[str, Any]:
+def heading(trace: Trace, method: str, environment: str, warning: str) -> dict[str, Any]:
     about = trace.about
     return {
         "title": f"{method} on {environment}",
         "facts": [f"scale {about['scale']}", f"seed {about['seed']}", f"split {about['split']}"],
-        "warning": SMOKE_WORDS if wiring_test else "",
+        "warning": warning,
     }
 
 

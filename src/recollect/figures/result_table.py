@@ -20,7 +20,16 @@ from pydantic import Field, PositiveInt
 
 from recollect.figures import captions, reading, spec, statistics, style
 from recollect.figures.captions import count, count_range, episodes_meant
-from recollect.figures.spec import NORMALISED, PUBLISHED, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of
+from recollect.figures.spec import (
+    NORMALISED,
+    PUBLISHED,
+    RANDOM_MODEL,
+    TABLE_COLUMNS,
+    Drawn,
+    ExtraRow,
+    FigureSpec,
+    options_of,
+)
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import generator
@@ -132,7 +141,7 @@ def _small_print(
     if len(figure.seeds) > 1:
         is_mean = statistic == "mean"
         facts[-1] += " ± standard deviation over seeds" if is_mean else captions.band_words(resampled, statistic)
-    return [" · ".join(facts), *([captions.RANDOM_MODEL] if figure.random_models else [])]
+    return [" · ".join(facts), *([RANDOM_MODEL] if figure.random_models else [])]
 
 
 def _meaning(options: Options) -> dict[str, str]:

@@ -29,6 +29,7 @@ NORMALISED = "/normalised"
 AGGREGATION = "aggregation"
 
 SMOKE_WORDS = "SMOKE: wiring test, not a result"
+RANDOM_MODEL = "A random model took the place of a pretrained one."
 
 Model = TypeVar("Model", bound=BaseModel)
 #: What is drawn but was not measured, as a row of the table: panel, method, x, y.

@@ -21,11 +21,11 @@ MOST_STEPS = 3000  # on a page, so that it stays small: the first episodes, at l
 MOST_WORDS, MOST_IMAGES = 24, 12  # in the statistics, the most frequent ones
 
 
-def token_page(trace: Trace, *, method: str, environment: str, wiring_test: bool = False) -> str:
-    """The page of a trace whose observations are images; with `wiring_test` it says that its numbers mean nothing."""
+def token_page(trace: Trace, *, method: str, environment: str, warning: str = "") -> str:
+    """The page of a trace whose observations are images; `warning`: what it says of its numbers above all."""
     tasks = trace.about["tasks"]
     data = {
-        **heading(trace, method, environment, wiring_test),
+        **heading(trace, method, environment, warning),
         "actions": trace.about.get("actions") or [],
         "tasks": [_task(trace, entry, MOST_STEPS // len(tasks)) for entry in tasks],
     }

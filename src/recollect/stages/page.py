@@ -18,16 +18,24 @@ def page(scale: str, env: str, method: str, seed: int) -> None:
     known = STAGE.provenance(Job("page", scale, env, method, str(seed)))
     trace = Trace.open(paths.trace(scale, env, method, seed))
     written = token_page if trace.shows_images and trace.cell_N2 is None else inspection_page
-    means_nothing = scale_settings(scale).wiring_test or provenance.uses_random_model(scale, env, method)
     html = written(
         trace,
         method=method_mapping(scale, env, method).get("title") or method,
         environment=environment_mapping(scale, env).get("title") or env,
-        wiring_test=means_nothing,
+        warning=_warning(scale, env, method),
     )
     target = paths.page(scale, env, method, seed)
     with sealing(target, kind="page", provenance={**known, "seed": seed}) as temporary:
         temporary.write_text(html, encoding="utf-8")
+
+
+def _warning(scale: str, env: str, method: str) -> str:
+    """What a page says where its numbers mean nothing."""
+    from recollect.figures.spec import RANDOM_MODEL, SMOKE_WORDS
+
+    if scale_settings(scale).wiring_test:
+        return SMOKE_WORDS
+    return RANDOM_MODEL if provenance.uses_random_model(scale, env, method) else ""
 
 
 def has_page(scale: str, env: str, method: str) -> bool:

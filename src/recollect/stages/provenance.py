@@ -146,8 +146,8 @@ def page_text(scale: str, env: str, method: str) -> str:
         environment_mapping(scale, env).get("title", env),
         method_mapping(scale, env, method).get("title", method),
     ]
-    is_test = scale_settings(scale).wiring_test or uses_random_model(scale, env, method)
-    known = {"titles": titles, "wiring_test": is_test}
+    said = {"wiring_test": scale_settings(scale).wiring_test, "random_model": uses_random_model(scale, env, method)}
+    known = {"titles": titles, **said}
     return canonical({**known, "templates": [digest(path.read_text(encoding="utf-8")) for path in TEMPLATES]})
 
 

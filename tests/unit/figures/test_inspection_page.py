@@ -130,7 +130,7 @@ def test_three_tasks_of_forty_episodes_of_a_hundred_steps_are_below_two_megabyte
 
 
 def test_a_wiring_test_says_so_and_others_do_not() -> None:
-    assert Page(page_of(made_trace(), wiring_test=True)).data["warning"] == SMOKE_WORDS
+    assert Page(page_of(made_trace(), warning=SMOKE_WORDS)).data["warning"] == SMOKE_WORDS
     assert Page(page_of(made_trace())).data["warning"] == ""
 
 

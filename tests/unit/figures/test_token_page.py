@@ -149,7 +149,7 @@ def test_a_page_asks_nobody_for_anything_and_names_cannot_break_it() -> None:
 
 
 def test_a_wiring_test_says_so() -> None:
-    assert Page(page_of(made_image_trace(), wiring_test=True)).data["warning"] == SMOKE_WORDS
+    assert Page(page_of(made_image_trace(), warning=SMOKE_WORDS)).data["warning"] == SMOKE_WORDS
     assert Page(page_of(made_image_trace())).data["warning"] == ""
 
 

@@ -21,6 +21,7 @@ from recollect.common.traces import Trace
 from recollect.environments import registry
 from recollect.evaluation.in_context import play_in_context
 from recollect.evaluation.tracing import EPISODES, MAPS_PER_EPISODE, Recorder, chosen_tasks, trace
+from recollect.figures.spec import RANDOM_MODEL, SMOKE_WORDS
 from recollect.radt.embedders import DomainSpecificEmbedder
 from recollect.radt.episodic_memory import EpisodicSettings
 from recollect.radt.radt import RetrievalPolicy
@@ -31,7 +32,7 @@ from recollect.stages import paths
 from recollect.stages.evaluate import evaluate
 from recollect.stages.figure import figure
 from recollect.stages.inspect import inspect
-from recollect.stages.page import page
+from recollect.stages.page import _warning, page
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 
@@ -334,6 +335,13 @@ def test_a_trace_and_its_page_are_of_today_whatever_tasks_they_show(runs: Path) 
     assert all(STAGES[job.stage].is_made(job) for job in jobs)
     inspect(*of, 0, tasks=[3])
     assert [STAGES[job.stage].is_made(job) for job in jobs] == [True, False]  # the page is of the other trace
+
+
+def test_a_page_says_where_its_numbers_mean_nothing(workdir: Path) -> None:
+    random = "helm.language_model=random-transfo-xl"
+    assert _warning(*SMOKE, "dt") == SMOKE_WORDS
+    assert _warning("demo", "mini_grid_MemoryS7", random) == RANDOM_MODEL
+    assert _warning("demo", "mini_grid_MemoryS7", "helm") == _warning("demo", ROOM, "dt") == ""
 
 
 def test_the_same_run_gives_the_same_bytes_and_says_what_it_was_made_of(runs: Path) -> None:
