@@ -26,8 +26,10 @@ Texts = dict[str, str]
 @pytest.fixture(autouse=True)
 def one_online_method(workdir: Path) -> None:
     """An online method of this test's own, beside the configured ones that learn from histories."""
+    path = workdir / "config/methods/dqn_gpt.yaml"
     content = {"algorithm": "dqn", "data": "online", "hyperparameters": {"train_episodes": 5}}
-    (workdir / "config/methods/dqn_gpt.yaml").write_text(yaml.safe_dump(content))
+    variants = {name: {} for name in yaml.safe_load(path.read_text())["variants"]}  # which scale `paper` names
+    path.write_text(yaml.safe_dump({**content, "variants": variants}))
 
 
 @pytest.fixture
