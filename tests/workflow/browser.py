@@ -64,10 +64,11 @@ class Page:
         self._session: str | None = None
         self.requests: list[str] = []
         self.errors: list[str] = []
-        target = self.call("Target.createTarget", url="about:blank", width=1400, height=1000)["targetId"]
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.call(f"{domain}.enable")
+        self.call("Emulation.setDeviceMetricsOverride", width=1400, height=1000, deviceScaleFactor=1, mobile=False)
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """One command of the DevTools protocol, and its answer. Raises Navigated: the page is being left."""
@@ -136,6 +137,7 @@ def browser(folder: Path) -> Iterator[Page]:
     Raises:
         Unavailable: there is none.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     program, environment = executable(folder)
     commands, answers = os.pipe(), os.pipe()
     flags = [
