@@ -15,7 +15,7 @@ from pydantic import Field
 
 from recollect.figures.spec import Reference
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.loading import config_folder, read_yaml, validated
+from recollect.settings.loading import published_groups, validated
 from recollect.settings.schema import Frozen
 from recollect.settings.still import remembered
 
@@ -45,15 +45,10 @@ class Group(Frozen):
 @remembered
 def groups(folder: Path | None = None) -> dict[str, Group]:
     """All groups of published values by name; a UserError where a file is malformed or two have a group of one name."""
-    by_name: dict[str, Group] = {}
-    for path in sorted((folder or config_folder() / "figures" / "references").glob("*.yaml")):
-        for name, content in read_yaml(path).items():
-            if name in by_name:
-                raise UserError(f"two groups are named '{name}'", where=path, do="rename one of them")
-            if not isinstance(content, Mapping):
-                raise UserError(f"'{name}' is not a mapping", where=path, do="correct the file")
-            by_name[name] = validated(Group, content, where=f"{path}, group {name}")
-    return by_name
+    return {
+        name: validated(Group, content, where=f"{path}, group {name}")
+        for name, (content, path) in published_groups(folder).items()
+    }
 
 
 def resolve(

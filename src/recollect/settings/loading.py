@@ -111,6 +111,23 @@ def _missing(path: Path) -> UserError:
 
 
 @remembered
+def published_groups(folder: Path | None = None) -> dict[str, tuple[Mapping[str, Any], Path]]:
+    """Published figures and tables, unchecked, by name, each with its file (``config/figures/references/*.yaml``).
+
+    Raises:
+        UserError: two have one name, or one is no mapping.
+    """
+    found: dict[str, tuple[Mapping[str, Any], Path]] = {}
+    for path in sorted((folder or config_folder() / "figures" / "references").glob("*.yaml")):
+        for name, content in read_yaml(path).items():
+            if name in found:
+                raise UserError(f"two groups are named '{name}'", where=path, do="rename one of them")
+            if not isinstance(content, Mapping):
+                raise UserError(f"'{name}' is not a mapping", where=path, do="correct the file")
+            found[name] = content, path
+    return found
+
+
 def entries_of(file: str, section: str = "") -> dict[str, tuple[Any, Path]]:
     """What the files of one name list, e.g. `language_models`: name -> what is said of it, and in which file."""
     entries: dict[str, tuple[Any, Path]] = {}

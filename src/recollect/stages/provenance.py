@@ -16,7 +16,7 @@ from recollect.helm.settings import prompt_templates, token_vocabulary, vision_l
 from recollect.settings.catalogue import KINDS, declaration, known, module_of, roots
 from recollect.settings.claims import claims_of
 from recollect.settings.layers import environment_stem
-from recollect.settings.loading import config_folder, read_yaml
+from recollect.settings.loading import published_groups
 from recollect.settings.resolve import (
     canonical,
     environment_mapping,
@@ -170,11 +170,9 @@ def figure_text(scale: str, figure: str) -> str:
 
 def published_values(scale: str, figure: str) -> dict[str, Any]:
     """The groups of published values that a figure names and that are comparable with its scale, as their files have them."""
-    files = sorted((config_folder() / "figures" / "references").glob("*.yaml"))
-    groups = {name: group for path in files for name, group in read_yaml(path).items()}
     wanted = {str(item["published"]) for item in figure_settings(scale, figure).references if "published" in item}
     of_scale = scale_settings(scale).published or scale
-    named = {name: section(groups, name) for name in wanted}
+    named = {name: group for name, (group, _) in published_groups().items() if name in wanted}
     return {name: group for name, group in named.items() if group.get("scale", "paper") == of_scale}
 
 
