@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiBinary, Space
+from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import DTypeLike
@@ -132,6 +132,7 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._achieved_BMG: np.ndarray | None = None
         self._setup()
         faults.check_setup(self)
+        self._at_first = {name: array.copy() for name, array in self._kept.items()}
         self._unplayed = True
         self._steps_to_end = self.horizon  # steps until the first instance meets the horizon
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -224,9 +225,13 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         return observations_BD, {}
 
     def begin_streams(self, index_N: np.ndarray, seeds_B: np.ndarray) -> None:
-        """Give the instances ``index_N`` new random streams, each that of its seed among ``seeds_B`` (uint64 [B])."""
+        """Make the instances ``index_N`` as they were when the world was made, but with their seeds among ``seeds_B`` (uint64 [B]).
+
+        What lasts from episode to episode is forgotten too. Their next reset begins their first episode.
+        """
+        for name, array in self._kept.items():
+            array[index_N] = self._at_first[name][index_N]
         self._seeds_B[index_N] = seeds_B[index_N]
-        self._draws_B[index_N] = 0
 
     def send(self, actions: np.ndarray) -> None:
         """Begin a step where a process of another Python plays it; `step` with the same actions then waits for it. Else nothing.
@@ -304,7 +309,7 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     # ---- shared by worlds
 
     def _keep(self, name: str, array: np.ndarray) -> np.ndarray:
-        """Register an array as part of the state. It must be written in place from now on."""
+        """Register an array [B, ...], as it is before the first episode, as part of the state. It must be written in place."""
         self._kept[name] = array
         return array
 
@@ -326,38 +331,8 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             array_BA[index_N, last], array_BA[index_N, other_N] = two_N, one_N
 
     def _check_actions(self, actions: np.ndarray) -> np.ndarray:
-        """Actions within the space: contiguous int64 [B] where it is discrete, float32 [B, A] in a box, int8 [B, A] of bits."""
-        space = self.single_action_space
-        actions_B = np.asarray(actions)
-        shape = (self.num_envs, *(space.shape or ()))
-        shaped = actions_B.shape == shape
-        kind = actions_B.dtype.kind
-        if isinstance(space, Discrete):
-            if shaped and kind in "iu":
-                actions_B = np.ascontiguousarray(actions_B, dtype=np.int64)
-                # Seen as unsigned, a negative number is huge: one comparison checks both bounds.
-                if int(actions_B.view(np.uint64).max()) < space.n:
-                    return actions_B
-            wanted = f"integers in 0..{space.n - 1}"
-        elif isinstance(space, Box):
-            if shaped and kind == "f":
-                actions_BA = actions_B.astype(np.float32)
-                if ((actions_BA >= space.low) & (actions_BA <= space.high)).all():  # NaN is not
-                    return actions_BA
-            wanted = f"numbers in [{space.low.min():g}, {space.high.max():g}]"
-        else:
-            assert isinstance(space, MultiBinary)
-            if shaped and kind in "iub" and np.isin(actions_B, (0, 1)).all():
-                return actions_B.astype(np.int8)
-            wanted = "bits, 0 or 1,"
-        given = f"{actions_B.dtype} {actions_B.shape}"
-        if actions_B.size and kind in "iuf":
-            given += f", from {actions_B.min()} to {actions_B.max()}"
-        raise UserError(
-            f"actions must be {wanted} of shape {shape}",
-            where=f"{type(self).__name__}.step",
-            do=f"correct the policy's actions (given: {given})",
-        )
+        """What a policy gave, as `faults.checked_actions` makes it. A world that knows more of actions says more here."""
+        return faults.checked_actions(self, actions)
 
     def _refuse_task(self, task: Task, what: str) -> NoReturn:
         do = "take the tasks from tasks(split, ...) with the same options"

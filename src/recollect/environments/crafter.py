@@ -231,10 +231,6 @@ class Crafter(ReplayedWorld):
         """The instructions of the instances, float32 [B, K, 3], NaN behind the last goal."""
         return self._goals_BKW.copy()
 
-    def begin_streams(self, index_N: np.ndarray, seeds_B: np.ndarray) -> None:
-        super().begin_streams(index_N, seeds_B)
-        self._climbed_B[index_N] = 0
-
     def _begin(self, index_N: np.ndarray) -> None:
         super()._begin(index_N)
         self._reached_B[index_N] = self._before_B[index_N] = 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiBinary
 
 from recollect.settings.errors import UserError, shown
 
@@ -39,6 +40,45 @@ def check_setup(world: World) -> None:
         if not hasattr(world, name):
             what = f"`_setup` does not set `self.{name}`"
             raise UserError(what, where=file_of(world), do=f"set it in `_setup` of `{type(world).__name__}`")
+
+
+def checked_actions(world: World, actions: np.ndarray) -> np.ndarray:
+    """Actions within the space: contiguous int64 [B] where it is discrete, float32 [B, A] in a box, int8 [B, A] of bits.
+
+    Raises:
+        UserError: they have another shape or kind, or one of them is outside the space.
+    """
+    space = world.single_action_space
+    actions_B = np.asarray(actions)
+    shape = (world.num_envs, *(space.shape or ()))
+    shaped = actions_B.shape == shape
+    kind = actions_B.dtype.kind
+    if isinstance(space, Discrete):
+        if shaped and kind in "iu":
+            actions_B = np.ascontiguousarray(actions_B, dtype=np.int64)
+            # Seen as unsigned, a negative number is huge: one comparison checks both bounds.
+            if int(actions_B.view(np.uint64).max()) < space.n:
+                return actions_B
+        wanted = f"integers in 0..{space.n - 1}"
+    elif isinstance(space, Box):
+        if shaped and kind == "f":
+            actions_BA = actions_B.astype(np.float32)
+            if ((actions_BA >= space.low) & (actions_BA <= space.high)).all():  # NaN is not
+                return actions_BA
+        wanted = f"numbers in [{space.low.min():g}, {space.high.max():g}]"
+    else:
+        assert isinstance(space, MultiBinary)
+        if shaped and kind in "iub" and np.isin(actions_B, (0, 1)).all():
+            return actions_B.astype(np.int8)
+        wanted = "bits, 0 or 1,"
+    given = f"{actions_B.dtype} {actions_B.shape}"
+    if actions_B.size and kind in "iuf":
+        given += f", from {actions_B.min()} to {actions_B.max()}"
+    raise UserError(
+        f"actions must be {wanted} of shape {shape}",
+        where=f"{type(world).__name__}.step",
+        do=f"correct the policy's actions (given: {given})",
+    )
 
 
 def check_outcome(world: World, outcome: Any) -> tuple[Any, Any]:

@@ -113,10 +113,6 @@ class GoalMaze(BaseWorld):
         super().set_state(state)
         self._load(self._row_B)
 
-    def begin_streams(self, index_N: np.ndarray, seeds_B: np.ndarray) -> None:
-        super().begin_streams(index_N, seeds_B)
-        self._action_BA[index_N] = np.arange(self._action_BA.shape[1])  # which is shuffled from episode to episode
-
     def _begin(self, index_N: np.ndarray) -> None:
         runner = self.options
         drawn_N = self._draw_integers(index_N, runner.mazes or 2**30)

@@ -79,10 +79,6 @@ class KeyDoor(DarkRoom):
         self._packed_key_B = packed(self._key_B2)
         self._has_key_B = self._keep_zeros("has_key", bool)
 
-    def begin_streams(self, index_N: np.ndarray, seeds_B: np.ndarray) -> None:
-        super().begin_streams(index_N, seeds_B)
-        self._has_key_B[index_N] = False  # as of a world that was just made
-
     def _begin(self, index_N: np.ndarray) -> None:
         super()._begin(index_N)
         if self.options.key_reset == "per_episode":

@@ -129,10 +129,6 @@ class MetaKeyDoor(BaseWorld):
             if task.data and not all(0 <= at < room.size for cell in cells for at in cell):
                 self._refuse_task(task, f"has no start, key and door inside the room of {room.size} x {room.size}")
 
-    def begin_streams(self, index_N: np.ndarray, seeds_B: np.ndarray) -> None:
-        super().begin_streams(index_N, seeds_B)
-        self._action_BA[index_N] = np.arange(self._action_BA.shape[1])  # which is shuffled from episode to episode
-
     def _begin(self, index_N: np.ndarray) -> None:
         room = self.options
         for place, name in enumerate(PLACES):

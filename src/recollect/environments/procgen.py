@@ -186,15 +186,6 @@ class Procgen(BaseWorld):
             self._started = Worker("procgen", find_package(), SCRIPT, fields, options)
         return self._started
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        """See :meth:`recollect.environments.base.World.reset`; with a seed, games are made anew."""
-        if seed is not None:
-            mask_B = self._reset_mask(options)
-            self._made_B[...] &= False if mask_B is None else ~mask_B
-        return super().reset(seed=seed, options=options)
-
     def _begin(self, index_N: np.ndarray) -> None:
         self._make(index_N[~self._made_B[index_N]])
         forced_N = index_N[~self._fresh_B[index_N]]

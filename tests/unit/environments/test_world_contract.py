@@ -108,6 +108,26 @@ def test_what_follows_a_seed_does_not_depend_on_what_was_played_before(name: str
         np.testing.assert_array_equal(first, again)
 
 
+def test_new_streams_forget_all_that_lasts_from_episode_to_episode_without_a_line_in_the_world() -> None:
+    class Counting(registry.world_class("wind")):  # type: ignore[misc]
+        """Counts the episodes of an instance, from 10."""
+
+        def _setup(self) -> None:
+            super()._setup()
+            self._episode_B = self._keep("episode", np.full(self.num_envs, 10))
+
+        def _begin(self, index_N: np.ndarray) -> None:
+            super()._begin(index_N)
+            self._episode_B[index_N] += 1
+
+    world = Counting(registry.tasks("wind", {}, "train")[:1] * 3, seeds=np.arange(3))
+    world.reset()
+    world.reset()
+    world.reset(seed=1, options={"reset_mask": np.array([False, True, False])})
+    assert world.get_state()["episode"].tolist() == [12, 11, 12]
+    assert world.get_state()["timestep"].tolist() == [0, 0, 0]
+
+
 @pytest.mark.parametrize(("name", "options"), RANDOM_STARTS)
 def test_reset_with_a_seed_repeats_and_an_empty_mask_changes_nothing(name: str, options: dict[str, Any]) -> None:
     world = make(name, options, list(range(12)) * 4)
