@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 
 from recollect.amago.hyperparameters import MixSettings
 from recollect.amago.trajectory_files import UNLIMITED, Trajectory, TrajectoryFiles, Weights
@@ -105,6 +105,10 @@ def _episodes(path: Path, world: World) -> Iterator[Trajectory]:
     if len(observation) == T + 1 and ends_T[:-1].any():
         what = "several episodes, but one more observation than steps"
         raise UserError(what, where=path, do="store one episode per file, or `next_observations`")
+    acts, action = world.single_action_space, columns["action"]
+    if isinstance(acts, Discrete) and not (action.min() >= 0 and action.max() < acts.n):
+        what = f"actions of the world are 0 to {acts.n - 1}, those of episodes {action.min()} to {action.max()}"
+        raise UserError(what, where=path, do="take episodes of the same world")
     first = 0
     for last in [*np.flatnonzero(ends_T[:-1]).tolist(), T - 1]:
         part = {name: column[first : last + 1] for name, column in columns.items()}

@@ -37,6 +37,8 @@ from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings
 from recollect.settings.seeding import seed_of
 
+MOST_ACTIONS = int(np.iinfo(np.int16).max)  # of discrete ones, which trajectories hold as int16
+
 
 @dataclass(frozen=True)
 class WorldShape:
@@ -78,6 +80,12 @@ class WorldShape:
                 do="use a world of discrete actions, bits, or numbers in [-1, 1]",
             )
         size = int(acts.n) if isinstance(acts, Discrete) else int(np.prod(acts.shape))
+        if isinstance(acts, Discrete) and size > MOST_ACTIONS:
+            raise UserError(
+                f"AMAGO cannot choose among {size:,} actions",
+                where="environment.world",
+                do=f"use a world of at most {MOST_ACTIONS:,}",
+            )
         steps = StepShape(
             vector=vector - (goals.count * goals.size if goals else 0),
             kind=kinds[type(acts)],

@@ -4,8 +4,8 @@ Its name needs no file: `gym.CartPole-v1` is CartPole-v1, `gym.mygym.Bandit-v0` 
 `gym.ale_py.ALE.Pong-v5` is `ale_py:ALE/Pong-v5`. What an observation becomes, how actions are mapped and what ends are called
 says :mod:`recollect.environments.packaged`.
 
-AMAGO's first example (specification 4.1) is played here; AMAGO's older version calls the time limit an end (`done`), the
-newer one bootstraps past it, as here. LunarLander needs Box2D (the extra `amago`).
+AMAGO's first example (specification 4.1) is played here. The time limit is `truncated`; whether values look beyond it is for
+the method to say (AMAGO: `truncation`). LunarLander needs Box2D (the extra `amago`).
 """
 
 from __future__ import annotations

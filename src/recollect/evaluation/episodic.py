@@ -1,8 +1,9 @@
 """Episodic evaluation: a policy plays n whole episodes, each from an empty memory; all side by side, or so many at once as
 the policy says (`BatchedPolicy.rows_at_once`, see `rounds`).
 
-Used for the final scores of the online methods (Memory-RL, AMAGO, HELM). Policies act with dropout off and take
-their likeliest or mean action; HELM's draw theirs (unless `likeliest`), each row by its own seed.
+Used for the final scores of the online methods (Memory-RL, AMAGO, HELM). Policies act with dropout off. Memory-RL's take
+their likeliest or mean action. AMAGO's (unless `sample_actions: false`) and HELM's (unless `likeliest`) draw theirs, each
+row by its own seed.
 
 An episode of a world with `parts` is several attempts at one task in a row (AMAGO's rollouts). The return of each of
 its so many equal parts is scored too, as metric `part_return`: does the policy get better within the episode?

@@ -221,7 +221,8 @@ def test_padding_and_a_longer_companion_change_nothing(kind: str, module: Any) -
         )
         loss.backward()
         gradient = torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
-        statistics = torch.cat([network.popart.mean, network.popart.square, network.timestep_encoder.input_norm.mean])
+        moments = (network.popart, network.timestep_encoder.input_norm)
+        statistics = torch.cat([each for norm in moments for each in (norm.mean, norm.square)])
         found.append((loss.detach(), gradient, statistics))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)

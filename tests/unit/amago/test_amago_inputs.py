@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fake_amago_packages
@@ -10,6 +11,7 @@ import fake_worlds
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 from tiny_amago import collector_of, goes_on_to_the_bit, run_in, settings_of
 
 from recollect.amago import amago, amago_multi_task
@@ -80,6 +82,15 @@ def test_it_trains_and_a_stopped_run_goes_on_to_the_bit(case: str, module: Any, 
 def test_the_newer_encoder_of_images_refuses_numbers_that_it_would_not_see() -> None:
     with pytest.raises(UserError, match="neither numbers beside it nor goals"):
         collector_of(settings_of(CROP, inputs={**SEES, "encoder": "image"}))
+
+
+def test_a_world_of_more_actions_than_trajectories_can_hold_is_refused() -> None:
+    """As int16, action 40,000 would be -25,536."""
+    world = SimpleNamespace(single_observation_space=Box(0, 1, (2,)), single_action_space=Discrete(32_767), horizon=5)
+    assert WorldShape.of(world).steps.actions == 32_767
+    world.single_action_space = Discrete(32_768)
+    with pytest.raises(UserError, match="32,768 actions"):
+        WorldShape.of(world)
 
 
 @pytest.mark.parametrize("case", ["image, numbers and goals", "textures, numbers and goals"])

@@ -184,6 +184,19 @@ def test_files_that_do_not_fit_are_refused(change: dict[str, Any], said: str, tm
         opened(MixSettings(path=str(tmp_path / "theirs.npz"), share=1), tmp_path / "scratch", world_of(WIND))
 
 
+@pytest.mark.parametrize("action", [-1, 4, 40_000])
+def test_episodes_of_actions_that_the_world_has_not_are_refused(action: int, tmp_path: Path) -> None:
+    world = world_of(MAZE)
+    seen = np.zeros((3, *world.single_observation_space.shape))
+    arrays = {"observations": seen, "actions": np.array([0, 3, 0]), "rewards": np.zeros(3), "terminals": np.ones(3)}
+    mix = MixSettings(path=str(tmp_path / "theirs.npz"), share=1)
+    store(tmp_path / "theirs.npz", arrays)
+    assert len(opened(mix, tmp_path / "scratch", world)) == 3
+    store(tmp_path / "theirs.npz", {**arrays, "actions": np.array([0, action, 0])})
+    with pytest.raises(UserError, match=f"actions of the world are 0 to 3, those of episodes .*{action}"):
+        opened(mix, tmp_path / "scratch", world)
+
+
 def test_another_worlds_buffer_nothing_at_all_and_a_collector_without_use_are_refused(tmp_path: Path) -> None:
     room = Trainer(amago.Agent, settings_of(ROOM, steps_per_epoch=25), "cpu", run_in(tmp_path / "room"))
     room.collect()

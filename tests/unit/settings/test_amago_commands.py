@@ -12,6 +12,7 @@ import fake_amago_packages
 import numpy as np
 import pytest
 
+from recollect.amago.recorder import Recorder
 from recollect.environments import gymnasium, registry, retro
 from recollect.settings.resolve import figure_settings, names, resolve
 from recollect.settings.schema import Settings
@@ -100,6 +101,19 @@ def test_the_variant_released_has_the_seed_codes_defects() -> None:
     assert (released.inputs.input_norm, released.actor_mask) == ("upstream", "upstream")
 
 
+def mean_length(recorder: Recorder, horizon: int) -> float:
+    """Of trajectories, in steps, where each rollout has so many."""
+    everyone, nothing = np.ones(recorder.actors, bool), np.zeros((recorder.actors, 1))
+    lengths: list[int] = []
+    for step in range(2 * horizon):
+        if step % horizon == 0:
+            recorder.begin(everyone, nothing)
+        ended = everyone & ((step + 1) % horizon == 0)
+        finished = recorder.append(np.zeros(recorder.actors, int), nothing[:, 0], nothing, ended)
+        lengths += [len(trajectory["time"]) - 1 for trajectory in finished]
+    return float(np.mean(lengths))
+
+
 def test_amago_2s_values_stay_within_its_bins_and_its_budget_is_the_papers() -> None:
     """Specification 6.4."""
     settings = resolve("paper", "amago_meta_world_ml45", "amago_multi_task", 42)
@@ -107,6 +121,9 @@ def test_amago_2s_values_stay_within_its_bins_and_its_budget_is_the_papers() -> 
     most = 10.0 * 500 * settings.environment.options["attempts"]  # a step pays up to 10
     assert most * hp.reward_multiplier < hp.returns[1]
     assert hp.epochs * hp.steps_per_epoch * hp.actors == pytest.approx(1e8, rel=0.01)
+    horizon = 500 * settings.environment.options["attempts"]
+    recorder = Recorder(3, hp.save_length_of(horizon), hp.context_of(horizon), stagger=hp.stagger)
+    assert hp.buffer * mean_length(recorder, horizon) == pytest.approx(8e6, rel=0.001)
     ours = resolve("paper", "amago_meta_world_reach", "amago_multi_task", 42).method.hyperparameters
     assert (ours.bins, ours.returns, ours.bin_space) == (96, (-100, 15_000), "symlog")
 
