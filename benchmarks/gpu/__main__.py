@@ -94,14 +94,21 @@ def _parser() -> argparse.ArgumentParser:
         description="Time each kind of work of the papers on a GPU. Lines:\n" + known,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="*", metavar="LINE", help="which lines; all if none is named")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="LINE",
+        help="which lines; default: all. Forecasts read runs of all lines in all ways",
+    )
     parser.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda where there is one")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that all works, not how fast it is")
-    parser.add_argument("--variants", nargs="+", choices=COLUMNS, help="only these; default: all that a line has")
+    parser.add_argument("--variants", nargs="+", choices=COLUMNS, help="only these ways; default: all that a line has")
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"for all lines together (default {MINUTES:g})")
     parser.add_argument("--rates-only", action="store_true", help="compare nothing with the CPU, which takes long")
     parser.add_argument(
-        "--profile", action="store_true", help="time nothing: what kernels each line spends its time in, see --logs"
+        "--profile",
+        action="store_true",
+        help="time nothing: list in --logs FOLDER, or here with --one-process, the kernels of each line; not with --json",
     )
     parser.add_argument(
         "--one-process",

@@ -7,16 +7,20 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from recollect.settings.catalogue import check_mine_folder
+from recollect.settings.catalogue import check_mine_folder, mine_folder
 from recollect.settings.errors import UserError
 from recollect.settings.working_in import working_in
 
 
 @contextlib.contextmanager
 def inside(folder: str | Path | None, config: Path | None = None) -> Iterator[tuple[Path, Path]]:
-    """For as long as a block lasts: a folder as working directory, with a configuration and the `mine` beside that.
+    """For as long as a block lasts: a folder as working directory, with a configuration and a folder of own code.
 
-    Yields both folders. Without `folder` it is that of the configuration, or where RECOLLECT_CONFIG names one, this one.
+    Without `folder` it is that of the configuration, which has `mine` beside it. Where RECOLLECT_CONFIG names one, all is as
+    for the commands: it is this folder, and `mine` lies in it.
+
+    Yields:
+        The folder and the configuration.
 
     Raises:
         UserError: there is no such folder, or no configuration.
@@ -30,8 +34,7 @@ def inside(folder: str | Path | None, config: Path | None = None) -> Iterator[tu
         raise UserError("there is no such folder", where=wanted, do=do)
     found = config or (Path(named).absolute() if named else _config(wanted))
     at = wanted or (Path.cwd() if named else found.parent)
-    mine = Path(os.environ.get("RECOLLECT_MINE") or found.parent / "mine").absolute()
-    with working_in(at, config=found, mine=mine):
+    with working_in(at, config=found, mine=mine_folder(at if named else found.parent)):
         yield at, found
 
 

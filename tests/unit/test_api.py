@@ -17,6 +17,7 @@ from recollect.artifacts.progress import Progress
 from recollect.environments import registry
 from recollect.evaluation import episodic, in_context, rollouts
 from recollect.settings.errors import UserError
+from recollect.settings.layers import scale_settings
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings
 
 OF = ("smoke", "tmaze_passive_5", "dqn_ff")
@@ -83,6 +84,28 @@ def test_a_run_is_that_of_the_commands_and_is_read_from_any_folder(
 def _in(folder: Path, monkeypatch: pytest.MonkeyPatch, ask: Any) -> Any:
     monkeypatch.chdir(folder)
     return ask()
+
+
+def test_own_code_is_looked_for_where_the_commands_look(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RECOLLECT_MINE")
+    for place, seed in ((workdir, 3), (workdir / "lab", 4)):
+        scale = place / "mine" / "config" / "scales" / "own.yaml"
+        scale.parent.mkdir(parents=True)
+        scale.write_text(f"extends: smoke\ndescription: a test\nseeds: [{seed}]\n")
+
+    def seeds(run: Any) -> tuple[int, ...]:
+        with run.inside():
+            return scale_settings("own").seeds
+
+    (workdir / "notes").mkdir()
+    beside = _in(workdir / "notes", monkeypatch, lambda: recollect.run("own", *OF[1:]))
+    monkeypatch.setenv("RECOLLECT_CONFIG", str(workdir / "config"))
+    here = _in(workdir / "lab", monkeypatch, lambda: recollect.run("own", *OF[1:]))
+    assert here.folder == workdir / "lab" and scale_settings("own").seeds == seeds(here) == (4,)
+    monkeypatch.chdir(workdir / "notes")
+    assert seeds(here) == seeds(recollect.run("own", *OF[1:], folder=workdir / "lab")) == (4,)
+    monkeypatch.delenv("RECOLLECT_CONFIG")
+    assert seeds(beside) == (3,)
 
 
 def test_a_rollout_plays_the_evaluation_again(made: Any) -> None:

@@ -298,14 +298,17 @@ def test_keys_of_a_figures_json_are_those_of_the_code() -> None:
 # ------------------------------------------------------------------------------------------------------------- packages
 
 
-def test_extras_are_installed_in_one_way_from_the_clone() -> None:
-    """`pip install 'recollect[...]'` would ask PyPI for a package of that name, which is not ours."""
+def test_what_a_user_adds_to_the_environment_is_installed_in_one_way_which_leaves_faiss_alone() -> None:
+    """With an extra, pip would put faiss-cpu over the files of faiss-gpu; `recollect[...]` on PyPI is not ours."""
     extras = tomllib.loads(text_of("pyproject.toml"))["project"]["optional-dependencies"]
+    packages = {re.split("[=<>]", line)[0] for lines in extras.values() for line in lines}
     texts = {page: text_of(page) for page in PAGE_IDS}
     texts |= {str(path): path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")}
     for where, text in texts.items():
         assert not re.search(r"recollect\[|pip install (plotext|h5py|optuna|minari|wandb)", text), where
-        assert {name for name in re.findall(r"-e '\.\[(\w+)\]'", text)} <= extras.keys(), where
+        assert not re.search(r"`pip install -e '[^`]*` (?!in the clone, in an environment of your own)", text), where
+        added = re.findall(r"`\.venv/bin/uv pip install --python \.venv/bin/python ([^`]+)`", text)
+        assert {name for line in added for name in line.split()} <= {*packages, "dvc-s3", "{name}"}, where
 
 
 # ------------------------------------------------------------------------------------------------------ tests and claims

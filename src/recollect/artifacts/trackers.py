@@ -181,6 +181,7 @@ class Trackers:
             return work()
         except Exception as error:
             self._open.pop(name, None)
-            hint = f" (`pip install -e '.[{name}]'` in the clone)" if isinstance(error, ImportError) else ""
+            install = f" (`.venv/bin/uv pip install --python .venv/bin/python {name}` in the clone)"
+            hint = install if isinstance(error, ImportError) else ""
             log.warning("the tracker %s is left out, and the run goes on: %s%s", name, error, hint)
             return None

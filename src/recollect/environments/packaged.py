@@ -286,7 +286,7 @@ def made(name: str, world: str, **arguments: Any) -> Any:
     try:
         return gymnasium.make(name, max_episode_steps=-1, disable_env_checker=True, **arguments)
     except (gymnasium.error.Error, ModuleNotFoundError, TypeError) as error:
-        do = "correct the id and its arguments, or install what it needs (`pip install -e '.[amago]'` in the clone)"
+        do = "correct the id and its arguments, or install what it needs (for AMAGO's: `make setup FAMILY=amago`)"
         raise UserError(f"'{name}' cannot be made: {error}", where=f"environment.world: {world}", do=do) from error
 
 

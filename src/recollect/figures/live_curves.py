@@ -16,7 +16,10 @@ _PAGE = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e37
 COLOURS = tuple(zip((33, 208, 35, 196, 135, 94, 205, 244, 142, 37), _PAGE, strict=True))
 """Of runs in turn: of a terminal's 256, and the same for a page."""
 _WIDE = 80  # columns of a terminal from which two panels stand side by side
-CURVES = "The curves need plotext: `pip install -e '.[watch]'` in the clone. Or use --page FILE.html, which needs nothing more."
+CURVES = (
+    "The curves need plotext: `.venv/bin/uv pip install --python .venv/bin/python plotext` in the clone. "
+    "Or use --page FILE.html, which needs nothing more."
+)
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 

@@ -30,7 +30,7 @@ def check_video(path: Path) -> None:
         what = f"'{path.suffix}' is no kind of video" if path.suffix else "the path does not say which kind of video"
         raise UserError(what, where=f"--video {path}", do=nearest(path.suffix, SUFFIXES))
     if path.suffix == ".mp4" and find_spec("imageio_ffmpeg") is None:
-        do = "`pip install -e '.[video]'` in the clone, or write a .gif, which needs nothing"
+        do = "`.venv/bin/uv pip install --python .venv/bin/python imageio-ffmpeg` in the clone, or write a .gif, which needs none"
         raise UserError("an mp4 needs the package 'imageio-ffmpeg', which is not installed", where=path, do=do)
     check_writable(path)
 

@@ -179,9 +179,9 @@ def declaration(kind: str, name: str, key: str) -> Any:
 # --------------------------------------------------------------------------------------------------- places of modules
 
 
-def mine_folder() -> Path:
-    """The user's own folder, which is a package: ``$RECOLLECT_MINE``, or ``mine`` in the working directory."""
-    folder = Path(os.environ.get("RECOLLECT_MINE", "mine")).absolute()
+def mine_folder(at: Path = Path()) -> Path:
+    """The user's own folder, which is a package: ``$RECOLLECT_MINE``, or ``mine`` in a folder, the working directory."""
+    folder = Path(os.environ.get("RECOLLECT_MINE") or at / "mine").absolute()
     if not folder.name.isidentifier() or folder.name == "recollect":
         what = f"a folder of own code cannot be called '{folder.name}', because its modules are imported as a package"
         raise UserError(what, where=f"RECOLLECT_MINE={folder}", do="give it a name of letters, digits and _")

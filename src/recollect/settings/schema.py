@@ -229,9 +229,9 @@ class ScaleSettings(Frozen):
     )
     ensembles: tuple[str, ...] = Field(
         (),
-        description="Methods and variants whose seeds, where a job has several, are trained together: as one network, or (HELM) "
-        "with one step of their language model for all. Others are trained one after the other. A run's numbers are those of "
-        "the run alone but for rounding.",
+        description="Methods and variants whose seeds, where a job has several, are trained together: as one network (Memory-RL), "
+        "with one step of their language model for all (HELM), or with one wait for what all say (PPO). Others are trained one "
+        "after the other. A run's numbers are those of the run alone but for rounding.",
     )
     published: str | None = Field(
         None,

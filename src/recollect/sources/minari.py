@@ -215,7 +215,8 @@ def _minari() -> Any:
         import minari
     except ImportError as error:
         what = f"Minari datasets need the package '{error.name}', which is not installed"
-        raise UserError(what, where="minari", do="`pip install -e '.[minari]'` in the clone") from error
+        do = "`.venv/bin/uv pip install --python .venv/bin/python h5py minari` in the clone"
+        raise UserError(what, where="minari", do=do) from error
     return minari
 
 

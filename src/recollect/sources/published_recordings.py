@@ -82,7 +82,7 @@ def _h5py(path: Path) -> Any:
         import h5py
     except ImportError:
         message = "reading hdf5 needs the package h5py, which is not installed"
-        do = "`pip install -e '.[hdf5]'` in the clone, or convert the episodes to npz"
+        do = "`.venv/bin/uv pip install --python .venv/bin/python h5py` in the clone, or convert the episodes to npz"
         raise broken(message, path, do=do) from None
     return h5py
 

@@ -27,7 +27,10 @@ def proposed(of: Sweep, trials: int) -> list[Cell]:
     try:
         import optuna
     except ModuleNotFoundError as error:
-        do = "`pip install -e '.[optuna]'` in the clone, or leave --trials out to run every combination"
+        do = (
+            "`.venv/bin/uv pip install --python .venv/bin/python optuna` in the clone, "
+            "or leave --trials out to run every combination"
+        )
         raise UserError("a search needs the package optuna", where="--trials", do=do) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     spaces = {key: _space(optuna.distributions, key, values) for key, values in of.axes.items()}

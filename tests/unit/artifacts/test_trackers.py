@@ -130,7 +130,7 @@ def test_one_that_is_not_installed_is_named_with_how_to_install_it(
     monkeypatch.setenv(VARIABLE, "wandb")
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     Trackers(tracked(tmp_path), "a", after=-1).log(1, {"loss": 1.0})
-    assert "`pip install -e '.[wandb]'`" in caplog.text
+    assert "`.venv/bin/uv pip install --python .venv/bin/python wandb`" in caplog.text
 
 
 def test_an_unknown_one_is_refused_with_the_nearest(monkeypatch: Any) -> None:

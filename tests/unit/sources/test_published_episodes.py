@@ -205,7 +205,7 @@ def test_without_h5py_the_message_says_what_to_install_and_npz_is_read(tmp_path,
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(UserError, match="h5py, which is not installed") as error:
         EpisodeRecording(folder, IMAGES)
-    assert "pip install -e '.[hdf5]'" in error.value.do
+    assert "`.venv/bin/uv pip install --python .venv/bin/python h5py`" in error.value.do
     assert len(EpisodeRecording(write_episodes(tmp_path / "b", life_of((3, 2)), kind="npz"), IMAGES).length_M) == 2
 
 

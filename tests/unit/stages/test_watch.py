@@ -172,7 +172,11 @@ def test_without_the_extra_the_runs_are_shown_without_curves_and_the_page_needs_
     runs = [paths.run_folder("smoke", ENV, "dqn_ff", 0)]
     watch(runs, {}, once=True)
     told = " ".join(capsys.readouterr().out.split())
-    assert "trained, not scored" in told and "0.025" in told and "pip install -e '.[watch]'" in told
+    assert (
+        "trained, not scored" in told
+        and "0.025" in told
+        and "`.venv/bin/uv pip install --python .venv/bin/python plotext`" in told
+    )
     watch(runs, {}, target=Path("page.html"))
     assert "trained, not scored" in Path("page.html").read_text()
 
