@@ -3,7 +3,7 @@
 Memory-RL (Ni et al. 2023, plotting code of the release) smooths the evaluations of a run by a trailing mean over 10 (fewer
 at the start), lays them on 300 equally spaced whole steps, and takes the mean of the last 15 as the run's final value. So
 a single evaluation in which the last policy happens to fail counts little. The mean over the whole curve is the area
-under it, which says how many steps a run needed.
+under it, which says how many steps a run needed. Where a plot ends before the run does, its curve ends with the plot.
 """
 
 from __future__ import annotations
@@ -29,16 +29,39 @@ def smoothed(values: Floats, window: int = WINDOW) -> Floats:
 
 
 def on_grid(places: NDArray[np.int64], steps: NDArray[np.int64], values: Floats, window: int = WINDOW) -> Floats:
-    """The smoothed curve at some steps, straight between its evaluations at `steps`; before the first it has its value."""
-    return np.interp(places, steps, smoothed(values, window))
+    """The smoothed curve at some steps, straight between its evaluations at `steps`.
+
+    Before the first evaluation it has the first one's value; behind the last it is NaN.
+    """
+    return np.interp(places, steps, smoothed(values, window), right=np.nan)
 
 
-def part_of_curve(steps: NDArray[np.int64], values: Floats, part: tuple[float, float], window: int = WINDOW) -> float:
+def mean_of_points(curve_P: Floats, first: int, last: int) -> float:
+    """The mean over the points from `first` to before `last`; of a curve that stops earlier, over its last so many points.
+
+    Args:
+        curve_P: NaN where the run goes no further, as `on_grid` has it.
+    """
+    there_P = curve_P[np.isfinite(curve_P)]
+    count = last - first
+    first = max(0, min(first, len(there_P) - count))
+    return float(there_P[first : first + count].mean())
+
+
+def part_of_curve(
+    steps: NDArray[np.int64],
+    values: Floats,
+    part: tuple[float, float],
+    window: int = WINDOW,
+    end: int | None = None,
+) -> float:
     """The mean over a part of a run's curve.
 
     Args:
         steps: of the evaluations, rising, and `values` their means.
         part: from and to which share of the curve; (0.95, 1) is the published final value.
+        window: evaluations over which it is smoothed.
+        end: the step at which the curve ends; None: that of the last evaluation.
 
     Raises:
         ValueError: no point of the curve lies in the part.
@@ -46,4 +69,5 @@ def part_of_curve(steps: NDArray[np.int64], values: Floats, part: tuple[float, f
     first, last = (round(share * POINTS) for share in part)
     if first == last:
         raise ValueError(f"no point of {POINTS} lies from {part[0]:g} to {part[1]:g}")
-    return float(on_grid(grid(int(steps[-1])), steps, values, window)[first:last].mean())
+    places = grid(int(steps[-1]) if end is None else end)
+    return mean_of_points(on_grid(places, steps, values, window), first, last)

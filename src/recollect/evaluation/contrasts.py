@@ -40,7 +40,12 @@ class Effect(NamedTuple):
 
 
 def task_means(
-    scores: pd.DataFrame, split: str, metric: str, episodes: tuple[float, float], window: int = WINDOW
+    scores: pd.DataFrame,
+    split: str,
+    metric: str,
+    episodes: tuple[float, float],
+    window: int = WINDOW,
+    end: int | None = None,
 ) -> pd.Series:
     """The mean of each task over some episodes of the final evaluation of one run, or over a part of its learning curve.
 
@@ -49,6 +54,7 @@ def task_means(
         split: `learning`: the learning curve, which has one number for all tasks (`recollect.common.curve_end`).
         episodes: from and to which share of the episodes, or of the curve.
         window: evaluations over which the curve is smoothed.
+        end: the step at which it ends; None: that of its last evaluation.
 
     Raises:
         ValueError: there is no such score.
@@ -58,7 +64,7 @@ def task_means(
         raise ValueError(f"no {metric} of the split {split}")
     if split == LEARNING:
         points = chosen.groupby("step")["value"].mean()
-        return pd.Series({0: part_of_curve(points.index.to_numpy(), points.to_numpy(), episodes, window)})
+        return pd.Series({0: part_of_curve(points.index.to_numpy(), points.to_numpy(), episodes, window, end)})
     chosen = chosen[chosen["step"] == chosen["step"].max()]
     count = int(chosen["episode"].max()) + 1
     first, last = (round(share * count) for share in episodes)

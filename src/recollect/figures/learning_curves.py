@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from recollect.artifacts.scores import LEARNING
-from recollect.common.curve_end import POINTS, WINDOW, grid, on_grid
+from recollect.common.curve_end import POINTS, WINDOW, grid, mean_of_points, on_grid
 from recollect.figures import captions, style
 from recollect.figures.spec import ExtraRow, FigureSpec, ScoreOptions
 from recollect.figures.statistics import Floats, Interval, Statistic, stratified_bootstrap
@@ -50,7 +50,8 @@ class Curve:
     @property
     def final(self) -> float:
         """Mean over the last twentieth of the points (15 of 300), counted from the last one that the run has."""
-        return float(self.values[np.isfinite(self.values)][-max(1, len(self.values) // FINAL) :].mean())
+        points = len(self.values)
+        return mean_of_points(self.values, points - max(1, points // FINAL), points)
 
 
 def is_complete(steps: NDArray[np.int64], end: int) -> bool:
@@ -65,9 +66,7 @@ def curve(
     if np.any(np.diff(steps) <= 0):
         raise ValueError("the steps of a run must ascend")
     places = grid(end, points)
-    there = on_grid(places, steps, values, window)
-    there[places > steps[-1]] = np.nan
-    return Curve(seed, places, there)
+    return Curve(seed, places, on_grid(places, steps, values, window))
 
 
 def common_end(rows: pd.DataFrame) -> int:

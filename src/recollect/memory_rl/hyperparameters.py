@@ -61,7 +61,12 @@ class OnlineHyperparameters(Frozen):
     discount: float = Field(0.99, ge=0, le=1, description="Paper: 0.99.")
     polyak: float = Field(0.005, gt=0, le=1, description="How far targets move at each update. Paper: 0.005.")
     replay_transitions: int = Field(1_000_000, ge=2, description="Smallest replay, in steps. Paper: 1e6.")
-    replay_episodes: int = Field(1000, ge=1, description="The replay holds at least these episodes. Paper: 1000.")
+    replay_episodes: int = Field(
+        1000,
+        ge=1,
+        description="Smallest replay, in episodes: a row for each of their steps. Each takes one row more, so a few fewer fit. "
+        "Paper: 1000.",
+    )
 
     evaluate_every: int = Field(10, ge=1, description="Episodes between evaluations. Paper: T-Mazes 10, Pycolab 50.")
     evaluation_episodes: int = Field(10, ge=1, description="Per evaluation. Paper: T-Mazes 10, Pycolab 20.")
@@ -70,7 +75,9 @@ class OnlineHyperparameters(Frozen):
         2000, ge=1, description="Most updates between checkpoints that cost little; they come by time, too."
     )
     dropout_in_targets: bool = Field(
-        True, description="Dropout stays on in passes without gradient. Paper's code: yes."
+        True,
+        description="Dropout stays on in passes without gradient. Paper's code: yes. sacd and sac choose the next action in a "
+        "pass with gradient, where it stays on whatever this says; sacd with a shared encoder has no other pass.",
     )
 
     @field_validator("sampled_seq_len")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -127,7 +127,7 @@ def _judged(scale: str, claim: ClaimSettings, contrast: ContrastSettings, read: 
 
 
 def _scores(scale: str, claim: ClaimSettings, arm: Arm, metric: str, read: Tables) -> pd.DataFrame:
-    """Scores of one side, seeds by tasks."""
+    """Scores of one side, seeds by tasks. A learning curve is smoothed, and ends, as its figure draws it."""
     import pandas as pd
 
     from recollect.artifacts.sealed import read_table
@@ -137,11 +137,13 @@ def _scores(scale: str, claim: ClaimSettings, arm: Arm, metric: str, read: Table
     rows = {}
     drawn = figure_settings(scale, claim.figure)
     window = claim.window or drawn.options.get("window", WINDOW)
+    ends = drawn.options.get("ends")
+    end = ends.get(arm.env) if isinstance(ends, Mapping) else ends
     for seed, path in zip(drawn.seeds, _files(scale, claim, arm), strict=True):
         if path not in read:
             read[path] = read_table(path, kind="scores", input_from=how_to_make(path))
         try:
-            rows[seed] = task_means(read[path], arm.split, metric, arm.episodes, window)
+            rows[seed] = task_means(read[path], arm.split, metric, arm.episodes, window, end)
         except ValueError as error:
             do = f"correct metric, split or episodes of the claim '{claim.name}'"
             raise UserError(str(error), where=path, do=do) from error

@@ -199,11 +199,12 @@ def report_text(scale: str, *figures: str) -> str:
 
 
 def claims_text(scale: str, *figures: str) -> str:
-    """The claims that figures show at a scale, with the seeds, and the smoothing of curves, that they are judged by."""
+    """The claims that figures show at a scale, with the seeds, and the smoothing and ends of curves, that they are judged by."""
     found = []
     for claim in claims_of(scale, figures):
         drawn = figure_settings(scale, claim.figure)
-        found.append([claim.model_dump(mode="json"), list(drawn.seeds), drawn.options.get("window")])
+        curves = [drawn.options.get(name) for name in ("window", "ends")]
+        found.append([claim.model_dump(mode="json"), list(drawn.seeds), *curves])
     return canonical({"claims": found})
 
 

@@ -85,6 +85,16 @@ def test_the_final_value_of_a_claim_is_the_one_that_figures_draw() -> None:
         assert task_means(scores, "learning", "return", (0.95, 1), window).tolist() == [whole.final]
 
 
+def test_what_lies_behind_the_end_of_a_figure_is_no_part_of_a_claim() -> None:
+    scores = curve_scores([0.0] * 100 + [1.0] * 37)
+    drawn = scores[scores["split"] == "learning"].groupby("step")["value"].mean()
+    for end in (9500, 10_500, 14_000):  # before it rises, while it does, and behind the last evaluation
+        whole = curve(0, drawn.index.to_numpy(), drawn.to_numpy(), end)
+        assert task_means(scores, "learning", "return", (0.95, 1), end=end).tolist() == [whole.final]
+    assert task_means(scores, "learning", "return", (0, 1), end=9500).tolist() == [0]
+    assert task_means(scores, "learning", "return", (0.95, 1)).tolist() == [1]
+
+
 def test_who_learns_earlier_has_the_larger_mean_over_the_curve() -> None:
     early, late = (
         task_means(curve_scores([0.0] * n + [1.0] * (200 - n)), "learning", "return", (0, 1))[0] for n in (50, 120)

@@ -7,12 +7,14 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from recollect.cli import app
 from recollect.environments import partial_bullet, registry
 from recollect.figures import captions
+from recollect.figures.history_attention import counted
 from recollect.settings.resolve import environment_settings, figure_settings, resolve
 from recollect.settings.schema import Settings
 from recollect.stages.figure import spec_of
@@ -76,8 +78,6 @@ def test_each_command_sets_what_the_released_one_does(number: int) -> None:
     (task,) = registry.tasks(settings.environment.world, settings.environment.options, "train")
     assert task.index == 0
     if not env.startswith("bullet"):  # needs a package
-        import numpy as np
-
         world = registry.make_world(settings.environment.world, settings.environment.options, [task], np.zeros(1))
         assert world.horizon == horizon
     else:
@@ -215,3 +215,33 @@ def test_captions_of_visual_match_say_where_the_colors_lie(scale: str) -> None:
         assert all(COLORS[color_map] in caption for color_map in maps)
         said += len(maps)
     assert said >= 7
+
+
+@pytest.mark.parametrize("scale", ["paper", "demo"])
+def test_marks_of_the_room_games_stand_where_the_second_and_the_last_room_are_first_seen(scale: str) -> None:
+    figure = figure_settings(scale, "memory_rl_attention_rooms")
+    for env in figure.environments:
+        chosen = environment_settings(scale, env)
+        task = registry.tasks(chosen.world, chosen.options, "eval")[0]
+        world = registry.make_world(chosen.world, chosen.options, [task], np.zeros(1, np.uint64))
+        world.reset()
+        orchard = []
+        for step in range(1, world.horizon + 1):  # it acts on what it sees
+            if ord("a") in world.get_state()["board"]:
+                orchard.append(step)
+            world.step(np.zeros(1, np.int64))
+        marks = {name: counted(step, world.horizon) for name, step in figure.options["marks"][env].items()}
+        assert marks == {"apples": orchard[0], "last room": orchard[-1] + 1}
+
+
+@pytest.mark.parametrize("scale", ["paper", "demo", "smoke"])
+def test_a_caption_says_that_a_gpt_has_as_many_heads_as_layers_where_it_has(scale: str) -> None:
+    figures = [figure_settings(scale, path.stem) for path in (ROOT / "config/figures").glob("memory_rl_layers_*.yaml")]
+    assert len(figures) == 4
+    for figure in figures:
+        gpts = [method for method in figure.methods if "gpt" in method]
+        of_runs = [
+            resolve(scale, env, method, 0).method.hyperparameters for env in figure.environments for method in gpts
+        ]
+        as_many = all(chosen.sequence.heads == chosen.sequence.layers for chosen in of_runs)
+        assert ("as many heads as layers" in figure.caption) == as_many, figure.name

@@ -22,6 +22,7 @@ from recollect.stages import paths
 from recollect.stages.check import check
 from recollect.stages.claims import claims
 from recollect.stages.figure import STAGE, figure, judged_claims
+from recollect.stages.provenance import claims_text
 from recollect.stages.stage import Job
 
 FIGURE = "claimed"
@@ -93,6 +94,22 @@ def test_a_rise_within_an_evaluation_is_a_contrast_of_its_first_and_last_episode
     rise = [{"says": "last minus first fifth", "this": {"env": ROOM, "method": "ad", "episodes": [0.8, 1]},
              "that": {"episodes": [0, 0.2]}}]  # fmt: skip
     assert judged(said, contrasts=rise)["value"] == pytest.approx(8, abs=0.2)
+
+
+@pytest.mark.parametrize(("ends", "value"), [({}, 1), (2000, 0), ({ROOM: 2000}, 0), ({"another": 2000}, 1)])
+def test_a_curve_is_judged_up_to_the_step_at_which_its_figure_ends(said: dict[str, Any], ends: Any, value: int) -> None:
+    configure(FIGURE, [ROOM], ["ad", "dt"], range(5), kind="curve_panels", options={"ends": ends})
+    late = np.arange(100, 4001, 100)
+    for seed in range(5):
+        frame = scores_frame(env=ROOM, method="ad", seed=seed, step=late, split="learning", task=0, episode=0,
+                             metric="return", value=(late > 2500).astype(float))  # fmt: skip
+        made = described("evaluate", SCALE, ROOM, "ad")
+        write_table(paths.scores(SCALE, ROOM, "ad", seed), frame, kind="scores", provenance=made)
+    final = {"env": ROOM, "method": "ad", "split": "learning", "episodes": [0.95, 1]}
+    assert judged(said, contrasts=contrast(this=final, that=0.0))["value"] == value
+    before = claims_text(SCALE, FIGURE)
+    configure(FIGURE, [ROOM], ["ad", "dt"], range(5), kind="curve_panels", options={"ends": 1000})
+    assert claims_text(SCALE, FIGURE) != before
 
 
 def test_what_was_not_run_is_said_with_a_run_that_is_missing(said: dict[str, Any]) -> None:

@@ -207,7 +207,7 @@ def test_episodes_of_different_lengths_stay_apart(tiny: Any) -> None:
     assert (found.returns_KE[table.length.reshape(20, 6) < 30] == 1).all()
     tasks = registry.tasks("maze_runner", environment.options, "eval")
     scored = play_in_context(RetrievalPolicy(network, embedder, settings), environment, tasks, seed=0)
-    assert (found.returns_KE == scored[found.tasks]).all()
+    assert (found.returns_KE == scored.return_RE[found.tasks]).all()
     for task in found.about["tasks"]:
         walls = {tuple(cell) for cell in task["scene"]["walls"]}
         cells = found.cell_N2[found.played.task == task["index"]].tolist()

@@ -44,6 +44,19 @@ class Walker:
         return {}
 
 
+class Wanderer(Walker):
+    """Goes anywhere."""
+
+    def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
+        self.count_B += np.uint64(1)
+        return ((self.seeds_B >> (self.count_B % np.uint64(32))) % np.uint64(4)).astype(np.int64)
+
+
+class North(Walker):
+    def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
+        return np.zeros(len(self.seeds_B), np.int64)
+
+
 def room(protocol: str, episodes: int) -> EnvironmentSettings:
     options = {"width": 4, "height": 3}
     evaluation = EvaluationSettings(episodes=episodes, protocol=protocol)  # type: ignore[arg-type]
@@ -57,7 +70,7 @@ def returns(steps: list[Step], episodes: int) -> list[float]:
 def test_the_episodes_in_context_are_those_of_the_evaluation() -> None:
     environment = room("in_context", 4)
     tasks = registry.tasks("dark_room", environment.options, "eval")
-    scored = play_in_context(Walker(), environment, tasks, seed=3)
+    scored = play_in_context(Walker(), environment, tasks, seed=3).return_RE
     for task in range(len(tasks)):
         steps = play(Walker(), environment, "eval", task, episodes=2, seed=3)
         assert len(steps) == 2 * 12 and returns(steps, 2) == scored[task, :2].tolist()
@@ -89,6 +102,35 @@ def test_pictures_show_the_agent_at_each_step_and_at_the_end(protocol: str) -> N
         assert tuple(picture[int((row + 0.5) * cell), int((column + 0.5) * cell)]) == AGENT
         total = sum(step.reward for step in steps[12 * episode : 12 * episode + at])
         assert words.endswith(f"episode {episode + 1} · step {at} · return {total:g}")
+
+
+def test_what_a_world_draws_once_for_all_its_episodes_is_filmed_as_it_was_scored() -> None:
+    """The released Visual Match: the colors of the last room lie alike in all episodes of an evaluation."""
+    options = {"explore_steps": 1, "length": 1, "reward_steps": 5, "color_map": "per_world"}
+    evaluation = EvaluationSettings(episodes=6, protocol="episodic")
+    environment = EnvironmentSettings(name="match", world="visual_match", options=options, evaluation=evaluation)
+    for seed in range(3):
+        _, scored = play_split(North(), environment, "eval", seed=seed)
+        steps = play(North(), environment, "eval", 0, episodes=6, seed=seed)
+        assert returns(steps, 6) == scored.return_E.tolist()
+        shown = [picture for picture, _ in pictures(environment, "eval", 0, steps, seed=seed)]
+        cell = shown[0].shape[0] // 7
+        maps = {
+            picture[int(1.5 * cell), [int((at + 0.5) * cell) for at in (2, 5, 8)]].tobytes() for picture in shown[2::8]
+        }
+        assert len(shown) == 6 * 8 and len(maps) == 1
+
+
+def test_an_episode_is_filmed_whole_where_the_one_beside_it_is_over_first() -> None:
+    options = {"smallest": 5, "largest": 5, "horizon": 40}
+    evaluation = EvaluationSettings(episodes=20, protocol="episodic")
+    environment = EnvironmentSettings(name="maze", world="random_maze", options=options, evaluation=evaluation)
+    _, scored = play_split(Wanderer(), environment, "eval", seed=3)
+    steps = play(Wanderer(), environment, "eval", 0, episodes=20, seed=3)
+    counts = np.bincount([step.episode for step in steps])
+    assert counts.tolist() == scored.length_E.tolist() and len(set(counts)) > 2
+    assert returns(steps, 20) == pytest.approx(scored.return_E)
+    assert len(list(pictures(environment, "eval", 0, steps, seed=3))) == (counts + 1).sum()
 
 
 def test_a_world_that_does_not_play_the_same_again_is_refused() -> None:
