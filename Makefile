@@ -1,5 +1,6 @@
 # What a person types. `make help` lists the targets; each sets up .venv first, which costs nothing when it is up to date.
-PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; do \
+# The Python of .venv comes first, so that one that was named once is kept.
+PYTHON ?= $(shell for p in .venv/bin/python python3.11 python3 python3.12 python3.13 python3.14; do \
 	"$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null && echo "$$p" && exit; done)
 CORES ?= all
 BIN := .venv/bin
@@ -72,7 +73,7 @@ dry-run: setup ## what would be run at scales smoke, demo and paper; starts noth
 bench: setup ## speed, as ratios to the plain way of doing the same (NAMES="one_actor search"; WRITE=docs/speed.md: that page's table)
 	$(BIN)/python -m benchmarks $(NAMES) $(if $(WRITE),--write $(WRITE))
 
-gpu: setup ## speed on a GPU of each kind of work, in under 10 minutes; forecasts then reckon with it (LINES="radt helm")
+gpu: setup ## speed on a GPU of each kind of work, in under 10 minutes, for forecasts (LINES="radt helm": these only, writes nothing)
 	$(BIN)/python -m benchmarks.gpu $(LINES)
 
 lock: setup ## renew envs/locks from pyproject.toml, keeping pins where it can (UPGRADE=1: newest versions)

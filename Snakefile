@@ -8,18 +8,20 @@ import os
 import sys
 from pathlib import Path
 
+from snakemake.settings.types import DeploymentMethod
 from snakemake.utils import min_version
-
-from recollect.settings.loading import config_folder
-from recollect.stages import first_words, why, worlds
 
 min_version("9.20")
 HERE = workflow.current_basedir.get_path_or_uri(secret_free=True)
 sys.path.insert(0, f"{HERE}/workflow")  # modules of the workflow itself
 import last_words
-import provenance
+import own_package
+
+own_package.check(HERE)
 import snakemake_internals
-import stale_lock
+from recollect.settings.errors import UserError
+from recollect.settings.loading import config_folder
+from recollect.stages import first_words, plan, selection, why, worlds
 
 # A workflow that uses this one in a folder of its own has no such configuration. Jobs find it by this variable.
 if not os.path.isdir("config/scales"):
@@ -32,6 +34,7 @@ configfile: f"{config_folder()}/config.yaml"
 report: "workflow/report/overview.rst"
 
 
+# Names MAIN and SELECTED, and what rules share.
 include: "rules/common.smk"
 
 
@@ -39,7 +42,10 @@ if SELECTED.container:
 
     container: SELECTED.container
 
-elif MAIN and any(word in ("apptainer", "singularity") for word in sys.argv):
+elif (
+    MAIN
+    and DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
+):
     what = "no container is named, so all jobs would run outside of one"
     do = "name the image there, or leave out `--sdm apptainer`"
     sys.exit(f"error: {UserError(what, where='config/config.yaml: container', do=do)}")
@@ -60,33 +66,38 @@ include: "rules/targets.smk"
 
 
 snakemake_internals.make_anew_what_was_made_by_hand(
-    lambda files: plan.are_of_today(map(Path, files), SELECTED.scale)
+    lambda files: plan.are_of_today(map(Path, files), SELECTED.scale),
+    lambda files: plan.say_other(map(Path, files), SELECTED.scale),
 )
+snakemake_internals.keep_no_record_of_what_failed()
+snakemake_internals.remember_checksums()
+
+
+def check_jobs():
+    """Check what is really going to run, which only then is known, and say what it takes. Raises UserError."""
+    jobs = plan.makers(snakemake_internals.outputs(workflow), SELECTED.scale)
+    # So that `recollect why` can name the modules that changed since.
+    why.remember(jobs)
+    worlds.check_worlds(jobs, here=not workflow.deployment_settings.deployment_method)
+    said = first_words.of(
+        jobs,
+        local=workflow.local_exec,
+        cores=workflow.resource_settings.cores or 1,  # none on a cluster
+        most_hours=SELECTED.hours,
+        selected=SELECTED,
+    )
+    if said:
+        print(said, file=sys.stderr)
 
 
 onstart:
     snakemake_internals.stop_from_a_thread()
     snakemake_internals.look_at_ready_jobs_when_one_ends()
-    snakemake_internals.restore_what_was_there_before()
-    stale_lock.sign(ALIVE, snakemake_internals.lock_files(workflow))
-    jobs = plan.makers(snakemake_internals.outputs(workflow), SELECTED.scale)
-    # So that `recollect why` can name the modules that changed since.
-    why.remember(jobs)
-    # Not while parsing: only what is really going to run needs them.
-    here = not workflow.deployment_settings.deployment_method
-    try:
-        worlds.check_worlds(jobs, here=here)
-        said = first_words.of(
-            jobs,
-            local=workflow.local_exec,
-            cores=workflow.resource_settings.cores or 1,  # none on a cluster
-            most_hours=SELECTED.hours,
-            selected=SELECTED,
-        )
-    except UserError as error:
-        raise WorkflowError(str(error))
-    if said:
-        print(said, file=sys.stderr)
+    if not workflow.touch:  # which computes nothing
+        try:
+            check_jobs()
+        except UserError as error:
+            raise WorkflowError(str(error))
 
 
 onerror:

@@ -117,7 +117,8 @@ class Setup:
     def make_venv(self, again: bool) -> None:
         """Make the venv anew, from nothing: also after a move of the folder or another Python."""
         self.state.update(steps={}, running=None, family=self.family)
-        call([sys.executable, "-m", "venv", "--clear", str(self.prefix)])
+        base = getattr(sys, "_base_executable", sys.executable)  # not this venv's own, which goes first
+        call([base, "-m", "venv", "--clear", str(self.prefix)])
 
     def install_uv(self, again: bool) -> None:
         """The one package that pip installs first."""

@@ -3,6 +3,9 @@
 import sys
 from functools import cache, partial
 
+import provenance
+import snakemake_internals
+import stale_lock
 from recollect.settings.catalogue import check_mine_folder
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import figure_settings, names, scale_settings
@@ -24,21 +27,37 @@ workflow.localrules(*map(workflow.modifier.modify_rulename, LOCAL))
 # A job saves and ends by itself when SIGTERM comes; its shell waits for that.
 if MAIN:
     shell.prefix("trap : TERM; ")
-try:
+
+
+def start():
+    """What comes before anything is planned.
+
+    Returns:
+        The checked selection.
+
+    Raises:
+        UserError: this folder cannot be written, or the configuration or a target is wrong.
+    """
     hold_still()
     find_commands()
-    # A killed Snakemake's lock goes; the flock is held for as long as this variable lives.
-    ALIVE = stale_lock.clear()
+    # A killed Snakemake's lock goes; the flock is held for as long as this process lives.
+    alive = stale_lock.clear()
+    snakemake_internals.sign_lock_files(partial(stale_lock.sign, alive))
     check_mine_folder()
     check_once()
     # The configuration that a module is given may be a part.
-    SELECTED = selection.selection({**selection.default_config(), **config})
+    chosen = selection.selection({**selection.default_config(), **config})
     if MAIN:
-        selection.check_targets(sys.argv[1:])
-        for figure in SELECTED.figures_at():
-            pairs.check_figure(SELECTED.scale, figure)
+        selection.check_targets(snakemake_internals.targets(sys.argv[1:]))
+        for figure in chosen.figures_at():
+            pairs.check_figure(chosen.scale, figure)
     # Snakemake's own records, where `dvc pull` or `dvc checkout` brought others than those known here.
     provenance.restore()
+    return chosen
+
+
+try:
+    SELECTED = start()
 except UserError as error:
     if not MAIN:
         raise WorkflowError(str(error))

@@ -8,13 +8,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-
-def lock_files(workflow: Any) -> Iterable[str]:
-    """The lock files of this very run, which `stale_lock.sign` says are this host's: no hook is given their names."""
-    return list(getattr(workflow.persistence, "_lockfile", {}).values())
+from recollect.artifacts.sealed import MANIFEST_SUFFIX, manifest_path
 
 
 def targets(words: list[str]) -> list[str]:
@@ -30,40 +28,121 @@ def outputs(workflow: Any) -> list[str]:
     return [str(path) for job in workflow.dag.needrun_jobs() for path in job.output]
 
 
-def make_anew_what_was_made_by_hand(are_of_today: Callable[[list[str]], bool]) -> None:
-    """Let Snakemake run a job whose files it has no record of, where these are not of today.
+def sign_lock_files(sign: Callable[[list[str]], None]) -> None:
+    """Let a run hand over its lock files as soon as it has written them: no hook is that early, or given their names."""
 
-    `recollect run` and `recollect.train` leave no record of Snakemake, and it then compares nothing but times.
+    def signing(lock: Any) -> Any:
+        @contextmanager
+        def locked(self: Any) -> Iterator[None]:
+            with lock(self):
+                sign(list(getattr(self, "_lockfile", {}).values()))
+                yield
+
+        return locked
+
+    _wrap(_records(), "lock", signing)
+
+
+def make_anew_what_was_made_by_hand(
+    are_of_today: Callable[[list[str]], bool], say_other: Callable[[list[str]], bool]
+) -> None:
+    """Let Snakemake run a job whose files are not of today, where it has no record of them or they were written after it.
+
+    `recollect run` and `recollect.train` leave no record of Snakemake. Without one it compares nothing but times, and one of
+    before is about other files.
 
     Args:
         are_of_today: outputs of a job -> whether they are what today's settings, code and inputs make.
+        say_other: outputs of a job -> whether their manifests name other settings or code than today's.
     """
     from snakemake import persistence
 
-    kind = _records()
-    if hasattr(kind.has_metadata, "asks"):
-        return
-    has_metadata, params_changed = kind.has_metadata, kind.params_changed
+    def was_made_by_hand(self: Any, job: Any) -> bool:
+        return any(_written_after(self.metadata(file), str(file)) for file in job.output) and say_other(_files(job))
 
-    def asks(self: Any, job: Any) -> bool:
-        return bool(has_metadata(self, job)) or not are_of_today(list(map(str, job.output)))
+    def asking(has_metadata: Any) -> Any:
+        return lambda self, job: bool(has_metadata(self, job)) or not are_of_today(_files(job))
 
-    def changed(self: Any, job: Any, file: Any = None) -> Any:
-        if file is not None or has_metadata(self, job):
-            return params_changed(self, job, file)
-        # Snakemake compares a job's parameters only where `asks` has said yes: without a record, its files are not of today.
-        known = {"what was made by hand is not of today's settings, code or inputs"}
-        return persistence.ParamsChange(only_new=known, files=set(map(str, job.output)))
+    def comparing(params_changed: Any) -> Any:
+        def changed(self: Any, job: Any, file: Any = None) -> Any:
+            found = params_changed(self, job, file)
+            # Snakemake asks this only where it was told of a record: without one, the files are not of today.
+            recorded = all(map(self.metadata, job.output))
+            if file is not None or found or (recorded and not was_made_by_hand(self, job)):
+                return found
+            known = {"what was made by hand is not of today's settings, code or inputs"}
+            return persistence.ParamsChange(only_new=known, files=set(_files(job)))
 
-    asks.asks = True  # type: ignore[attr-defined]
-    kind.has_metadata, kind.params_changed = asks, changed
+        return changed
+
+    _wrap(_records(), "has_metadata", asking)
+    _wrap(_records(), "params_changed", comparing)
 
 
-def _records() -> Any:
-    """The class of what Snakemake knows of the files in a folder."""
-    from snakemake import persistence
+def _files(job: Any) -> list[str]:
+    return [str(path) for path in job.output]
 
-    return getattr(persistence, "PersistenceBase", None) or persistence.Persistence
+
+def _written_after(record: Any, file: str) -> bool:
+    """Whether a file was written after its record, which holds the time that the file then had."""
+    try:
+        return bool(record) and os.path.getmtime(file) != record["endtime"]
+    except OSError:
+        return False
+
+
+def keep_no_record_of_what_failed() -> None:
+    """Let a job that failed leave its files and no record, so that their manifests say what they are.
+
+    Snakemake writes the same record as for one that ended well: of today's settings, whatever its files were made of. And it
+    puts files of before in place of those that the job did make; sealed ones are whole, so these stay.
+    """
+    from snakemake.jobs import Job
+
+    def forgetting(postprocess: Any) -> Any:
+        async def postprocessed(self: Any, *told: Any, error: bool = False, **more: Any) -> None:
+            await postprocess(self, *told, error=error, **more)
+            if error:
+                self.dag.workflow.persistence.cleanup(self)
+
+        return postprocessed
+
+    def keeping(restore_output: Any) -> Any:
+        def restore(self: Any, path: Any) -> bool:
+            """Whether Snakemake must not remove a file, and says that it was restored."""
+            if not self._get_backup_path(path).exists():
+                return False  # else it warns of each that was never made, and six of them hide the error
+            if not (path.name.endswith(MANIFEST_SUFFIX) or manifest_path(path).exists()):
+                return bool(restore_output(self, path))  # of another workflow, which uses this one
+            self.cleanup_backup(path)
+            return path.exists() and not self.dag.workflow.execution_settings.keep_incomplete
+
+        return restore
+
+    _wrap(Job, "postprocess", forgetting)
+    _wrap(_records(), "restore_output", keeping)
+
+
+def remember_checksums() -> None:
+    """Let Snakemake read an input once, and not for each output of each job that reads it, as long as the file is the same."""
+    from snakemake.io import _IOFile
+
+    known: dict[Any, str | None] = {}
+
+    def remembering(checksum: Any) -> Any:
+        async def remembered(self: Any, *told: Any, **more: Any) -> str | None:
+            if self.is_storage or not os.path.exists(self):
+                return await checksum(self, *told, **more)  # type: ignore[no-any-return]
+            of = os.stat(self)
+            how = (told, more.get("force", False), more.get("algorithm") or "sha256")
+            about = (str(self), of.st_size, of.st_mtime_ns, of.st_ino, how)
+            if about not in known:
+                known[about] = await checksum(self, *told, **more)
+            return known[about]
+
+        return remembered
+
+    _wrap(_IOFile, "checksum", remembering)
 
 
 def look_at_ready_jobs_when_one_ends() -> None:
@@ -75,31 +154,15 @@ def look_at_ready_jobs_when_one_ends() -> None:
     """
     from snakemake.scheduling.job_scheduler import JobScheduler
 
-    set_timer = getattr(JobScheduler, "_schedule_reevalutation", None)  # sic
-    if set_timer is None or hasattr(set_timer, "only_where_held_back"):
-        return
+    def choosing(set_timer: Any) -> Any:
+        def reevaluate(self: Any, delay: float) -> None:
+            limiter = self.job_rate_limiter
+            if limiter is None or delay != limiter.timespan or limiter.get_free_jobs() == 0:
+                set_timer(self, delay)
 
-    def reevaluate(self: Any, delay: float) -> None:
-        limiter = self.job_rate_limiter
-        if limiter is None or delay != limiter.timespan or limiter.get_free_jobs() == 0:
-            set_timer(self, delay)
+        return reevaluate
 
-    reevaluate.only_where_held_back = True  # type: ignore[attr-defined]
-    JobScheduler._schedule_reevalutation = reevaluate
-
-
-def restore_what_was_there_before() -> None:
-    """Let a failed job's files be restored without a warning for each that was never made; six of them hid its error."""
-    kind = _records()
-    restore = kind.restore_output
-    if hasattr(restore, "where_backed_up"):
-        return
-
-    def restore_output(self: Any, path: Any) -> bool:
-        return self._get_backup_path(path).exists() and bool(restore(self, path))
-
-    restore_output.where_backed_up = True  # type: ignore[attr-defined]
-    kind.restore_output = restore_output
+    _wrap(JobScheduler, "_schedule_reevalutation", choosing)  # sic
 
 
 def stop_from_a_thread() -> None:
@@ -119,3 +182,19 @@ def stop_from_a_thread() -> None:
 
     threading.Thread(target=wait, name="sigterm", daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: os.write(writing, b"."))
+
+
+def _records() -> Any:
+    """The class of what Snakemake knows of the files in a folder."""
+    from snakemake import persistence
+
+    return getattr(persistence, "PersistenceBase", None) or persistence.Persistence
+
+
+def _wrap(owner: Any, name: str, wrapping: Callable[[Any], Any]) -> None:
+    """Put what `wrapping` makes of a method in its place, once in a process; nothing where Snakemake has no such method."""
+    method = getattr(owner, name, None)
+    if method is not None and not hasattr(method, "wrapped_by_recollect"):
+        wrapped = wrapping(method)
+        wrapped.wrapped_by_recollect = True
+        setattr(owner, name, wrapped)

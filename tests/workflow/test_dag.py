@@ -141,8 +141,9 @@ def test_an_added_seed_trains_alone(finished: Any) -> None:
     assert planned == sorted([FIGURE, played, *(f"run {ROOM} {m} 77" for m in methods)])
 
 
-def test_a_deleted_figure_is_redrawn_alone(finished: Any) -> None:
-    (finished.folder / "results/demo/figures/radt_dark_room_10x10.pdf").unlink()
+@pytest.mark.parametrize("suffix", ["pdf", "csv"])
+def test_a_figure_with_a_deleted_file_is_redrawn_alone(finished: Any, suffix: str) -> None:
+    (finished.folder / f"results/demo/figures/radt_dark_room_10x10.{suffix}").unlink()
     finished.snakemake("--cores", "1")
     assert finished.ran() == [FIGURE]
 
@@ -156,6 +157,19 @@ def test_changed_bytes_of_an_artifact_reach_all_that_read_it(finished: Any) -> N
     scores = finished.folder / f"results/demo/runs/{ROOM}/ad/seed_0/scores.parquet"
     scores.write_bytes(b"corrupted")
     assert not [job for job in finished.planned() if " ad " in job]
+
+
+def test_what_is_only_touched_is_not_refused_for_its_hours(finished: Any) -> None:
+    finished.edit(
+        "config/scales/demo.yaml", "context: 49, optimisation: {steps: 500}", "context: 48, optimisation: {steps: 500}"
+    )
+    finished.snakemake("--touch", "--cores", "1", "--config", "hours=0.001")
+    assert finished.ran() == finished.planned() == []
+
+
+@pytest.mark.parametrize("option", [["--sdm=apptainer"], ["--use-singularity"], ["--sdm", "conda", "apptainer"]])
+def test_jobs_are_not_run_outside_of_the_container_that_was_asked_for(untouched: Any, option: list[str]) -> None:
+    assert "no container is named" in untouched.snakemake("--dry-run", *option, check=False)
 
 
 def test_one_figure_at_another_scale_is_a_target_of_its_own(untouched: Any) -> None:

@@ -1,7 +1,11 @@
-"""What was made by hand or from Python has no record of Snakemake, and is made anew where it is not of today all the same."""
+"""What was made by hand or from Python, or by a job that failed, is made anew where it is not of today all the same.
+
+Of the first Snakemake has no record, or one of other files; of the last it keeps one that says nothing of the files.
+"""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +25,86 @@ methods: [dqn_ff.own]
 seeds: [0]
 """
 PDF = "results/smoke/figures/own.pdf"
+ROOT = Path(__file__).resolve().parents[2]
+# A job copies the settings of today into a file that has a manifest. It fails where there is a file `fail`, before or behind that.
+TOY = f"""
+import sys
+from pathlib import Path
+
+sys.path.insert(0, "{ROOT}/workflow")
+import snakemake_internals
+
+
+def is_of_today(files):
+    return Path("made").read_text() == Path("settings").read_text()
+
+
+snakemake_internals.make_anew_what_was_made_by_hand(is_of_today, lambda files: not is_of_today(files))
+snakemake_internals.keep_no_record_of_what_failed()
+
+
+rule one:
+    output:
+        update(["made", "made.manifest.json"]),
+    params:
+        settings=Path("settings").read_text(),
+    shell:
+        "echo >> ran; touch made.manifest.json; test before != $(cat fail); cp settings made; test behind != $(cat fail)"
+"""
+
+
+class Toy:
+    """A folder with that workflow."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.write("Snakefile", TOY)
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text, encoding="utf-8")
+
+    def snakemake(self, settings: str, *words: str, fail: str = "no") -> tuple[str, int]:
+        """What the file holds after a run with such settings, and how often the job was run."""
+        self.write("settings", settings)
+        self.write("fail", fail)
+        self.write("ran", "")
+        command = [sys.executable, "-m", "snakemake", "--cores", "1", *words]
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
+        assert (done.returncode != 0) == (fail != "no"), done.stderr
+        assert "Cannot restore" not in done.stderr and (
+            "Restored" not in done.stderr or "--keep-incomplete" not in words
+        )
+        return (self.folder / "made").read_text(), len((self.folder / "ran").read_text())
+
+
+@pytest.mark.parametrize("words", [(), ("--keep-incomplete",)])
+def test_old_results_are_not_those_of_a_job_that_failed_while_it_remade_them(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    toy = Toy(tmp_path)
+    assert toy.snakemake("old", *words) == ("old", 1)
+    assert toy.snakemake("new", *words, fail="before") == ("old", 1)
+    assert toy.snakemake("new", *words) == ("new", 1)
+    assert toy.snakemake("new", *words) == ("new", 0)
+
+
+@pytest.mark.parametrize("words", [(), ("--keep-incomplete",)])
+def test_what_a_failed_job_had_remade_is_kept_and_counts(tmp_path: Path, words: tuple[str, ...]) -> None:
+    toy = Toy(tmp_path)
+    toy.snakemake("old", *words)
+    assert toy.snakemake("new", *words, fail="behind") == ("new", 1)
+    assert toy.snakemake("new", *words) == ("new", 0)
+
+
+def test_a_file_that_was_remade_by_hand_with_other_settings_is_made_anew_although_its_record_is_of_today(
+    tmp_path: Path,
+) -> None:
+    toy = Toy(tmp_path)
+    toy.snakemake("old")
+    toy.write("made", "by hand")
+    assert toy.snakemake("old") == ("old", 1)
+    (tmp_path / "made").touch()
+    assert toy.snakemake("old") == ("old", 0)
 
 
 def test_runs_and_figures_made_by_hand_are_made_anew_when_their_settings_change(

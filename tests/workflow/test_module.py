@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import re
 import shutil
 from pathlib import Path
@@ -51,3 +52,15 @@ def test_the_catalogue_finds_what_it_looks_for(root: Path) -> None:
 def test_the_snakefile_where_the_catalogue_looks_plans_the_same_jobs(untouched: Any) -> None:
     arguments = ("--config", "scale=smoke", "--", "figures")
     assert untouched.planned("-s", "workflow/Snakefile", *arguments) == untouched.planned(*arguments) != []
+
+
+def test_rules_are_not_planned_with_the_package_of_another_clone(root: Path, tmp_path: Path) -> None:
+    specification = importlib.util.spec_from_file_location("own_package", root / "workflow/own_package.py")
+    assert specification and specification.loader
+    own_package = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(own_package)
+    own_package.check(str(root))
+    own_package.check(str(tmp_path))  # an installed package goes with a folder of rules alone
+    (tmp_path / "src/recollect").mkdir(parents=True)
+    with pytest.raises(SystemExit, match=r"(?s)the package of another place.*run `make setup` in that folder"):
+        own_package.check(str(tmp_path))

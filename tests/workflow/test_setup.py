@@ -309,10 +309,27 @@ def test_a_moved_environment_or_a_lost_python_is_made_anew(setup: ModuleType, pr
     prefix.rename(moved)
     setup.calls.clear()
     setup.Setup(moved, "base", tools=True).run()
-    assert setup.calls[0][1:] == ["-m", "venv", "--clear", str(moved)] and len(setup.calls) == 6
+    base = sys._base_executable  # type: ignore[attr-defined]
+    assert setup.calls[0] == [base, "-m", "venv", "--clear", str(moved)] and len(setup.calls) == 6
     (moved / "bin" / "python").unlink()
     setup.calls.clear()
     assert setup.Setup(moved, "base", tools=True).state["steps"] == {}
+
+
+def test_a_python_that_was_named_once_is_kept(tmp_path: Path) -> None:
+    def chosen() -> str:
+        command = ["make", "--dry-run", "--always-make", "--file", str(ROOT / "Makefile"), "setup"]
+        said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        return re.findall(r'^"(.+)" envs/setup.py', said, re.MULTILINE)[0]
+
+    own = tmp_path / ".venv/bin/python"
+    assert chosen() != ".venv/bin/python"
+    own.parent.mkdir(parents=True)
+    own.symlink_to(sys.executable)
+    assert chosen() == ".venv/bin/python"
+    own.unlink()
+    own.symlink_to(tmp_path / "gone")
+    assert chosen() != ".venv/bin/python"
 
 
 def test_a_change_of_family_removes_what_shares_a_folder_first(setup: ModuleType, prefix: Path) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,3 +46,31 @@ def test_only_own_locks_are_cleared_and_one_that_goes_meanwhile_is_no_error(stal
     os.close(first)
     os.close(stale_lock.clear())
     assert not own.exists() and other.exists() and going.is_symlink()
+
+
+def test_a_snakemake_that_dies_before_its_first_job_has_signed_its_lock(tmp_path: Path) -> None:
+    (tmp_path / "Snakefile").write_text(
+        f"""
+import os
+import sys
+
+sys.path.insert(0, "{SCRIPT.parent}")
+import snakemake_internals
+import stale_lock
+
+alive = stale_lock.clear()
+snakemake_internals.sign_lock_files(lambda locks: stale_lock.sign(alive, locks))
+
+
+onstart:
+    os.kill(os.getpid(), 9)
+
+
+rule one:
+    output: "made"
+    shell: "touch {{output}}"
+"""
+    )
+    command = [sys.executable, "-m", "snakemake", "--cores", "1", "--quiet", "all"]
+    for _ in range(2):  # the second clears what the first left: else it could not come as far
+        assert subprocess.run(command, cwd=tmp_path, check=False, timeout=300).returncode == -signal.SIGKILL

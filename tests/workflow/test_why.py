@@ -127,9 +127,9 @@ def test_without_the_list_of_modules_it_says_that_it_does_not_know(other_loss: t
 def test_missing_is_told_from_never_made(sealed: Any) -> None:
     policy = f"results/demo/runs/{ROOM}/dt/seed_0/policy.safetensors"
     (sealed.folder / policy).unlink()
-    (sealed.folder / f"results/demo/figures/{FIGURE}.pdf").unlink()
+    (sealed.folder / f"results/demo/figures/{FIGURE}.csv").unlink()
     said = why(sealed, FIGURE)
-    assert f"figure {FIGURE}: missing: results/demo/figures/{FIGURE}.pdf is gone, or its job failed" in said
+    assert f"figure {FIGURE}: missing: results/demo/figures/{FIGURE}.csv was made and is gone" in said
     entry = "seeds: [{}]\n    environments: [dark_room_7x7]\n    methods: [radt, ad, ad.greedy, dt]"
     sealed.edit("config/scales/demo.yaml", entry.format("0, 1, 2, 3, 4"), entry.format("0, 77"))
     assert f"{TRAIN} dt (seed 77): never made" in why(sealed, FIGURE)

@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from recollect.artifacts.sealed import MANIFEST_SUFFIX
+from recollect.artifacts.sealed import MANIFEST_SUFFIX, read_manifest
 from recollect.settings.claims import claims_of
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.resolve import names, scale_settings
+from recollect.settings.still import remembered
 from recollect.stages import fetch, paths
 from recollect.stages.figure import is_drawn
 from recollect.stages.inputs import paged_runs
@@ -56,6 +57,35 @@ def _is_of_today(job: Job) -> bool:
     if job.stage == "figure":
         return is_drawn(job.scale, job.env)
     return all(stage.is_made(step) for stage, step in STAGES[job.stage].steps(job))
+
+
+def say_other(files: Iterable[Path], scale: str) -> bool:
+    """Whether manifests of some files name other settings or code than those that their jobs have today. No file is read.
+
+    What a manifest leaves out is not compared. Nor are claims and a report (see above), and what is only fetched.
+    """
+    made = {maker(path, scale) for path in files if path.is_file()}
+    return any(_says_other(job) for job in made if job is not None and job.stage not in (*_FETCHED, "claims", "report"))
+
+
+def _says_other(job: Job) -> bool:
+    for stage, step in STAGES[job.stage].steps(job):
+        for path in stage.makes(step):
+            try:
+                made = read_manifest(path)["provenance"]
+            except UserError:  # none, or damaged: `recollect why` says so
+                continue
+            named = {"settings": made.get("settings"), "code": made.get("code") or made.get("code_fingerprint")}
+            if any(named[part] not in (None, text) for part, text in _today(step.shape).items()):
+                return True
+    return False
+
+
+@remembered
+def _today(job: Job) -> dict[str, str]:
+    """What a job would be made of today; asked once for all seeds of a run."""
+    stage = STAGES[job.stage]
+    return {"settings": stage.settings_text(job), "code": stage.code_text(job)}
 
 
 class Plan(NamedTuple):
@@ -180,5 +210,5 @@ def embedders(scale: str, figures: Iterable[str]) -> list[Path]:
 
 
 def files_of_figures(scale: str, figures: Iterable[str]) -> list[Path]:
-    """The PDFs of figures, which stand for all that a figure is."""
-    return [paths.figure(scale, figure, ".pdf") for figure in figures]
+    """All files of figures, without their manifests."""
+    return [place(scale, figure) for figure in figures for place in paths.FIGURE_FILES.values()]

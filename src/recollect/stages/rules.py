@@ -204,6 +204,7 @@ class StageRule:
 
 
 def find_commands() -> None:
-    """Let jobs find the command `recollect` that belongs to this Python, also where its .venv is not activated."""
-    if shutil.which("recollect") is None:
-        os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+    """Let jobs find the command `recollect` of this Python: also where its .venv is not activated, or another one is."""
+    own, found = Path(sys.executable).parent, shutil.which("recollect")
+    if found is None or (Path(found).with_name("python").exists() and Path(found).parent != own):
+        os.environ["PATH"] = os.pathsep.join([str(own), os.environ.get("PATH", os.defpath)])

@@ -142,30 +142,20 @@ def _of_name(name: str, sets: Mapping[str, Iterable[str]]) -> list[str]:
     return list(sets.get(name, [name]))
 
 
-_WITH_VALUE = frozenset(  # options of Snakemake whose value may look like a target
-    (
-        *("--report", "--report-html-path", "--configfile", "--configfiles", "--config", "-C", "--directory", "-d"),
-        *("--snakefile", "-s", "--archive", "--profile", "--workflow-profile", "--until", "-U", "--omit-from", "-O"),
-        *("--allowed-rules", "--default-storage-prefix", "--local-storage-prefix"),
-    )
-)
 _PLACES = [*(place for place in vars(paths).values() if isinstance(place, Place)), *paths.FIGURE_FILES.values()]
 
 
-def check_targets(words: Iterable[str]) -> None:
-    """Check the names in those words of a command that are paths of artifacts, and words that are the name of a figure.
+def check_targets(targets: Iterable[str]) -> None:
+    """Check the names in targets that are paths of artifacts, and targets that are the name of a figure.
 
-    Others are left to Snakemake: options, their values, names of rules, other files.
+    Others are left to Snakemake: names of rules, other files.
 
     Raises:
         UserError: a target names a scale, environment, method, figure, model or data set that is not configured, or lies where
             nothing is made; or a figure is named without its file.
     """
-    words = list(words)
-    for word, before in zip(words, ["", *words], strict=False):
+    for word in targets:
         target = word.removeprefix("./").removesuffix(".manifest.json")
-        if before in _WITH_VALUE:
-            continue
         for place in _PLACES:
             found = place.match(target)
             if found is not None:

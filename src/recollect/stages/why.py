@@ -103,14 +103,11 @@ def in_words(job: Job, reason: str) -> str | None:
 
 
 def _gone(job: Job, files: Sequence[Path]) -> str:
-    """Why files are not there. Snakemake keeps a record of failed jobs too; ours is written when a job has ended well."""
+    """Why files are not there. A record, ours or Snakemake's, is of a job that ended well."""
     for stage, step in STAGES[job.stage].steps(job):
         for path in stage.makes(step):
-            if path in files and records.place(step).is_file():
+            if path in files and (records.place(step).is_file() or record_path(path.as_posix()).is_file()):
                 return f"missing: {path} was made and is gone"
-    for path in files:
-        if record_path(path.as_posix()).is_file():
-            return f"missing: {path} is gone, or its job failed"
     return "never made"
 
 
@@ -162,14 +159,14 @@ def stale(scale: str, figures: Iterable[str]) -> dict[Job, str]:
         UserError: Snakemake refuses.
     """
     jobs = [job for figure in figures for job in roots(scale, figure)]
-    targets = list(dict.fromkeys(STAGES[job.stage].makes(job)[0].as_posix() for job in jobs))
+    targets = list(dict.fromkeys(path.as_posix() for job in jobs for path in STAGES[job.stage].makes(job)))
     command = snakemake_command("--cores", "1", "--dry-run", "--nolock", "--", *targets)
     # A profile of the user's (SNAKEMAKE_PROFILE) groups jobs and prints them otherwise; what is stale is the same.
     plain = {name: value for name, value in os.environ.items() if not name.startswith("SNAKEMAKE_")}
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=plain)
     if done.returncode:
         raise UserError(
-            f"Snakemake cannot plan {', '.join(targets)}",
+            f"Snakemake cannot plan {', '.join(map(str, jobs))}",
             where="the Snakefile of this folder, or what it reads; Snakemake's own words end with\n"
             + _last_words(done.stdout),
             do="mend what it names, and see the whole with `snakemake --dry-run --cores 1`",

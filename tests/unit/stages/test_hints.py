@@ -66,6 +66,8 @@ def test_what_snakemake_takes_for_targets_is_known(root: Path, monkeypatch: pyte
         "code",
         "input",
         "-n",
+        "--conda-prefix",
+        "data/conda",
         "--config",
         "scale=paper",
         "--",

@@ -23,7 +23,7 @@ from recollect.settings import still
 from recollect.stages import check, evaluate, paths
 from recollect.stages.figure import figure, is_drawn
 from recollect.stages.of_today import not_of_today, stale_words
-from recollect.stages.plan import are_of_today
+from recollect.stages.plan import are_of_today, say_other
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 
@@ -66,6 +66,18 @@ def test_a_figure_of_runs_of_today_says_nothing_of_it(few: str, caplog: pytest.L
     figure(SCALE, few)
     assert not caplog.messages and not [note for note in about(few)["warnings"] if "today" in note]
     assert is_drawn(SCALE, few)
+
+
+def test_manifests_of_runs_and_figures_say_whether_their_settings_are_those_of_today(few: str) -> None:
+    figure(SCALE, few)
+    drawn = [paths.figure(SCALE, few, ".pdf")]
+    assert not say_other([*scores(), *drawn], SCALE)
+    one_retrained()
+    assert not say_other(scores()[:1], SCALE) and say_other(scores()[1:2], SCALE)
+    assert not say_other(drawn, SCALE)
+    path = Path(f"config/figures/{few}.yaml")
+    path.write_text(path.read_text().replace("resamples: 100", "resamples: 101"))
+    assert say_other(drawn, SCALE)
 
 
 def test_a_figure_that_warns_is_of_today_only_as_long_as_its_warning_is_true(few: str) -> None:
@@ -133,7 +145,7 @@ def test_data_of_other_code_that_snakemake_has_no_record_of_are_not_of_today(
     for code, is_of_today in ((today["code"], True), ("0123456789abcdef", False)):
         for path in stage.makes(job):
             write_json(path, {}, kind="made", provenance={**today, "code": code})
-        assert are_of_today(stage.makes(job), job.scale) == is_of_today
+        assert are_of_today(stage.makes(job), job.scale) == is_of_today != say_other(stage.makes(job), job.scale)
 
 
 def test_what_was_only_fetched_counts_as_of_today_and_a_report_made_by_hand_does_not(workdir: Path) -> None:
@@ -142,6 +154,7 @@ def test_what_was_only_fetched_counts_as_of_today_and_a_report_made_by_hand_does
         path.parent.mkdir(parents=True)
         path.touch()
     assert are_of_today([fetched, Path("not/there")], "smoke") and not are_of_today([report], "smoke")
+    assert not say_other([fetched, report], "smoke")
 
 
 def test_all_seeds_of_a_run_are_asked_of_once(few: str, monkeypatch: pytest.MonkeyPatch) -> None:

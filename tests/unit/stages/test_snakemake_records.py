@@ -32,7 +32,7 @@ def test_a_file_that_was_made_and_is_gone_is_known_whatever_names_the_file_syste
     assert record_path(policy.as_posix()) == place
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text("{}")
-    assert in_words(Job("train", *OF), "") == f"missing: {policy} is gone, or its job failed"
+    assert in_words(Job("train", *OF), "") == f"missing: {policy} was made and is gone"
 
 
 def test_where_snakemake_never_ran_nothing_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,16 +43,16 @@ def test_own_modules_that_changed_are_named(mine: Path) -> None:
     assert why._code_words(["mine_of_why.own_method"], "then") == "code changed: mine_of_why.helper"
 
 
-def test_what_only_ever_failed_was_not_made(workdir: Path) -> None:
-    """Snakemake keeps a record of a failed job as well."""
-    job = RUN._replace(method="dqn_lstm")
-    policy, *_ = STAGES["run"].makes(job)
-    place = record_path(policy.as_posix())
+def test_what_was_made_and_is_gone_is_told_from_what_was_never_made(workdir: Path) -> None:
+    """By our record of a part of the job, or by Snakemake's of a file."""
+    policy, _, scores = STAGES["run"].makes(RUN)
+    assert in_words(RUN, "") == "never made"
+    place = record_path(scores.as_posix())
     place.parent.mkdir(parents=True)
     place.write_text("{}")
-    assert in_words(job, "") == f"missing: {policy} is gone, or its job failed"
-    write_json(records.place(job._replace(stage="train")), {}, kind=records.KIND)
-    assert in_words(job, "") == f"missing: {policy} was made and is gone"
+    assert in_words(RUN, "") == f"missing: {scores} was made and is gone"
+    write_json(records.place(RUN._replace(stage="train")), {}, kind=records.KIND)
+    assert in_words(RUN, "") == f"missing: {policy} was made and is gone"
 
 
 @pytest.mark.parametrize(
