@@ -20,6 +20,7 @@ from recollect.settings.still import held_still
 from recollect.settings.strict_yaml import parsed
 from recollect.stages.between_marks import put_between
 from recollect.stages.inputs import figure_runs
+from recollect.stages.provenance import embedder_of
 from recollect.stages.settings import run_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,9 +83,11 @@ def same(ours: Any, theirs: Any) -> bool:
 
 
 def runs_of(table: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Environment and method of each run of the table's figures at scale `paper`."""
+    """Environment and method of each run of the table's figures at scale `paper`, and of each run whose policy embeds for one."""
     figures = sorted((ROOT / "config/figures").glob(f"{table['figures']}*.yaml"))
-    return sorted({(env, method) for path in figures for env, method, _ in figure_runs("paper", path.stem)})
+    runs = {(env, method) for path in figures for env, method, _ in figure_runs("paper", path.stem)}
+    embedders = {(env, *embedder_of("paper", env, method)[:2]) for env, method in runs}
+    return sorted(runs | {(env, name) for env, kind, name in embedders if kind == "method"})
 
 
 def compare(table: Mapping[str, Any]) -> Iterator[str]:

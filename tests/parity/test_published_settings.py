@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from published_settings import ROOT, TABLES, compare, page_of, written
+from published_settings import ROOT, TABLES, compare, page_of, runs_of, written
 
 from recollect.settings.still import held_still
 from recollect.settings.strict_yaml import parsed
@@ -33,6 +33,11 @@ def test_docs_show_what_differs(path: Path) -> None:
     """Written by `python tests/parity/published_settings.py`."""
     page = page_of(path).read_text(encoding="utf-8")
     assert page == written(page, parsed(path))
+
+
+def test_policies_that_embed_for_a_figure_are_compared_too() -> None:
+    runs = runs_of({"figures": "radt_meta_world"})
+    assert ("meta_world", "dt.embedder") in runs and ("meta_world", "radt") in runs
 
 
 def findings(tmp_path: Path, lines: str, ours: str | None = None) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -40,6 +40,13 @@ class Moment:
     playing_B: np.ndarray
 
 
+class InContextScores(NamedTuple):
+    """Undiscounted returns of the episodes, and which succeeded (NaN where the world has no notion of it): float64 [R, E] each."""
+
+    return_RE: np.ndarray
+    success_RE: np.ndarray
+
+
 def row_seeds(purpose: str, environment: EnvironmentSettings, tasks: list[Task], seed: int) -> np.ndarray:
     """One seed per task, uint64: a function of the purpose, the environment, the task and the seed only."""
     keys = [(task.split, task.index) for task in tasks]
@@ -56,8 +63,8 @@ def play_in_context(
     progress: Callable[[int], None] | None = None,
     watch: Callable[[Moment], None] | None = None,
     kept: Part | None = None,
-) -> np.ndarray:
-    """Returns of every episode.
+) -> InContextScores:
+    """Scores of every episode.
 
     Args:
         policy: acts on one row per task.
@@ -69,7 +76,7 @@ def play_in_context(
         kept: the part of a scoring that this is; one that was killed goes on where it was saved, with the same result.
 
     Returns:
-        float64 [tasks, episodes], undiscounted.
+        a row per task, a column per episode.
     """
     episodes = environment.evaluation.episodes
     seeds_B = row_seeds("evaluation world", environment, tasks, seed)
@@ -78,6 +85,7 @@ def play_in_context(
     if isinstance(policy, Briefed):
         policy.brief(tasks)
     returns = np.zeros((len(tasks), episodes))
+    successes = np.full((len(tasks), episodes), np.nan)
     episode_B = np.zeros(len(tasks), np.int64)
     rows = np.arange(len(tasks))
     reward_B, done_B = np.zeros(len(tasks), np.float32), np.zeros(len(tasks), bool)
@@ -87,6 +95,7 @@ def play_in_context(
             policy.drop(done_B)
         own = {
             "returns": returns,
+            "successes": successes,
             "episode": episode_B,
             "observation": observation_BD,
             "reward": reward_B,
@@ -98,8 +107,8 @@ def play_in_context(
     if begun:
         load_play(world, policy, begun)
         own = part(begun, "own")
-        returns, episode_B, observation_BD = own["returns"], own["episode"], own["observation"]
-        reward_B, done_B = own["reward"], own["done"]
+        returns, successes, episode_B = own["returns"], own["successes"], own["episode"]
+        observation_BD, reward_B, done_B = own["observation"], own["reward"], own["done"]
     else:
         observation_BD, _ = world.reset()
     begun.clear()
@@ -113,7 +122,7 @@ def play_in_context(
             kept.offer(state, early=bool(done_B.all()))
         action_B = policy.act(observation_BD, reward_B, done_B)
         seen_BD = observation_BD
-        observation_BD, reward_B, terminated_B, truncated_B, _ = world.step(action_B)
+        observation_BD, reward_B, terminated_B, truncated_B, info = world.step(action_B)
         faults.check_step(world, observation_BD, reward_B)
         playing_B = episode_B < episodes
         returns[rows[playing_B], episode_B[playing_B]] += reward_B[playing_B]
@@ -121,12 +130,15 @@ def play_in_context(
         if watch is not None:
             watch(Moment(seen_BD, action_B, reward_B, done_B, episode_B, playing_B))
         if done_B.any():
+            if "success" in info:
+                ended_B = playing_B & done_B
+                successes[rows[ended_B], episode_B[ended_B]] = np.asarray(info["success"], np.float64)[ended_B]
             episode_B += done_B
             if progress is not None and int(episode_B.min()) > finished:
                 finished = int(episode_B.min())
                 progress(finished)
             if (episode_B >= episodes).all():
-                return returns
+                return InContextScores(returns, successes)
             # A row that has played all its episodes goes on (its rewards are not counted) until the slowest is done;
             # what it would remember is dropped, so its memory never needs more room.
             observation_BD, _ = world.reset(options={"reset_mask": done_B})
@@ -145,24 +157,30 @@ def evaluate(
     progress: Callable[[int], None] | None = None,
     scoring: Scoring | None = None,
 ) -> pd.DataFrame:
-    """Score rows of all splits of the environment's evaluation: metric `return` (and normalised ones, where tasks list what
-    they are normalised by), `episode` the 0-based ICL episode. `scoring`: what it goes on from, see `Scoring`.
+    """Score rows of all splits of the environment's evaluation: metric `return`, `success` where the world has it, and
+    normalised returns where tasks list what they are normalised by; `episode` is the 0-based ICL episode. `scoring`: what it
+    goes on from, see `Scoring`.
 
     A policy whose `joins_splits` is True plays all splits as one batch: half as many steps, for the same rows.
     """
     frames = []
     scoring = scoring or Scoring()
     for tasks_of in batches_of(policy, environment):
-        returns_RE = returns_of(policy, environment, tasks_of, seed=seed, progress=progress, scoring=scoring)
+        scores = scores_of(policy, environment, tasks_of, seed=seed, progress=progress, scoring=scoring)
+        first = 0
         for split, tasks in tasks_of.items():
-            returns_TE, returns_RE = returns_RE[: len(tasks)], returns_RE[len(tasks) :]
+            of_split = slice(first, first + len(tasks))
+            first = of_split.stop
+            return_TE, success_TE = scores.return_RE[of_split], scores.success_RE[of_split]
             known = {"env": environment.name, "method": method, "seed": seed, "step": step, "split": split}
             known |= {
                 "task": np.array([task.index for task in tasks])[:, None],
-                "episode": np.arange(returns_TE.shape[1]),
+                "episode": np.arange(return_TE.shape[1]),
             }
-            for metric, value_TE in {"return": returns_TE, **normalised(returns_TE, tasks)}.items():
-                frames.append(scores_frame(**known, metric=metric, value=value_TE))
+            metrics = {"return": return_TE, "success": success_TE, **normalised(return_TE, tasks)}
+            for metric, value_TE in metrics.items():
+                if not np.isnan(value_TE).any():
+                    frames.append(scores_frame(**known, metric=metric, value=value_TE))
     return concat_scores(frames)
 
 
@@ -175,7 +193,7 @@ def batches_of(policy: Policy, environment: EnvironmentSettings) -> list[dict[st
     return [{split: tasks} for split, tasks in tasks_of.items()]
 
 
-def returns_of(
+def scores_of(
     policy: Policy,
     environment: EnvironmentSettings,
     tasks_of: Mapping[str, list[Task]],
@@ -183,13 +201,12 @@ def returns_of(
     seed: int,
     progress: Callable[[int], None] | None,
     scoring: Scoring,
-) -> np.ndarray:
-    """Returns [rows, episodes] of the tasks of one or several splits, played as one batch, split after split."""
+) -> InContextScores:
+    """Scores of the tasks of one or several splits, played as one batch, split after split."""
     kept = scoring.part("+".join(tasks_of))
     if kept.result is None:
         tasks = [task for tasks in tasks_of.values() for task in tasks]
         played = play_in_context(policy, environment, tasks, seed=seed, progress=progress, kept=kept)
-        kept.end({"returns": played})
+        kept.end(played._asdict())
     assert kept.result is not None
-    returns_RE: np.ndarray = kept.result["returns"]
-    return returns_RE
+    return InContextScores(**kept.result)

@@ -37,9 +37,6 @@ class Group(Frozen):
     x: str = Field(description="Meaning of x.")
     y: str = Field(description="Meaning of y.")
     curves: dict[str, dict[str, Points]] = Field(description="Panel -> method -> points.")
-    optimum: dict[str, dict[str, float]] = Field(
-        {}, description="Environment -> variant (`default` is ours) -> mean optimal return."
-    )
 
 
 @remembered

@@ -1,13 +1,14 @@
 """Retrieval-Augmented Decision Transformer (RA-DT): a DT that reads one retrieved window of past experience.
 
-Training: a window of the histories asks the memory (built by `embed` and `index`) for a similar window of the same task
-and reads it by cross-attention while it predicts its actions. Acting: the memory starts empty and grows with the agent's
+Training: a window of the histories asks the memory (built by `embed` and `index`) for a similar window, rather of the same
+task, and reads it by cross-attention while it predicts its actions. Acting: the memory starts empty and grows with the agent's
 own episodes; what is similar and had a high return is read. Domain-specific: the memory's embedder is a trained DT;
 domain-agnostic: FrozenHopfield and a frozen language model. Differences, and why:
 
 - Test-time keys are normalised, as in training and in the paper; the released configuration does not
   (`acting.similarity: inner_product`).
-- Windows of other tasks never mix in where a task has no entry left: then nothing is read.
+- Where a search leaves nothing, a random window of the task is read, and none where the task has no other. Else a task
+  without another window reads one of another task, as released: the same task is a weight only.
 - `queries: nearest_key` (not in the paper) takes the precomputed key of the most similar cut as a training window's
   query, so that training runs no embedder; for small budgets. `computed` is as published.
 - `retrieval.within` and `network.context_embedding: shared` (not in the paper) are for small budgets: windows of about
@@ -311,7 +312,7 @@ def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
 
 
 def train(settings: Settings, inputs: Inputs, run: Run) -> RetrievalPolicy:
-    """Learn to predict the histories' actions while reading what the memory holds of the same task."""
+    """Learn to predict the histories' actions while reading what the memory holds that is similar."""
     chosen: Hyperparameters = settings.method.hyperparameters
     facts = facts_of(settings.environment)
     network = build_network(settings, facts).to(inputs.device)

@@ -7,7 +7,8 @@ queries that have seen too little with a random entry of their task; order sever
 
 Differences from the released code, each with its switch. Upstream demotes dropped candidates (similarity or score -1)
 instead of dropping them, which squeezes the min-max of all others and lets a copy of the query win on the task bonus:
-``excluded="demote"``. Where nothing is left we take a random entry of the task, and no context where the task has none.
+``excluded="demote"``. The same task is a weight only, so a query whose task has no other entry reads one of another
+task, as upstream does. Where the search leaves nothing we take a random entry of the task, and none where it has none.
 The kinds ``return``, ``max_return`` and ``last`` look at the query's task (released: at the whole memory, so that one
 entry answers all queries), and added noise has mean 0 (released: the mean of the keys). Ours is ``within``: what it did
 at demo scale stands in docs/radt.md.

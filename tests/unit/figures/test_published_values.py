@@ -19,7 +19,6 @@ def test_the_papers_table_is_there_with_its_source() -> None:
     assert len(group.curves) == 6 and all(set(curves) == set(METHODS) for curves in group.curves.values())
     assert group.curves["dark_room_10x10"]["radt"].y == (1, 53, 70, 82)
     assert group.curves["key_door_40x20"]["radt_agnostic"].last_five == 77
-    assert group.optimum["key_door_10x10"] == {"default": 86.05, "sticky": 90.05}
     assert (group.scale, group.reading) == ("paper", "read off the paper's figure")
 
 

@@ -188,7 +188,7 @@ def test_a_shared_memory_forgets_nothing(tiny: Any) -> None:
 def test_a_shared_memory_serves_a_whole_evaluation_and_holds_all_but_the_last_episodes(tiny: Any) -> None:
     room = tiny(episodes=3)
     policy = room.policy(room.settings("radt", acting=EpisodicSettings(shared=True)))
-    returns = play_in_context(policy, room.environment, _tasks(room)[:3], seed=0)
+    returns = play_in_context(policy, room.environment, _tasks(room)[:3], seed=0).return_RE
     assert returns.shape == (3, 3) and policy.own.log.count_E.tolist() == [2, 2, 2]
 
 

@@ -78,6 +78,22 @@ def test_within_holds_for_random_draws_too():
     assert (memory.task_N[found.id_BK] == asked.task_B[:, None]).all()
 
 
+@pytest.mark.parametrize("excluded", ["drop", "demote"])
+def test_a_query_whose_task_has_no_other_episode_reads_a_window_of_another_task(excluded):
+    """The task is a weight, as in the released code. Only a query that has seen too little asks its own task alone."""
+    keys = normalised(torch.randn(20, 6, generator=torch.Generator().manual_seed(0)))
+    episode = torch.arange(20) // 5
+    task = (episode == 3).long()
+    last = torch.arange(20) % 5 * 10
+    memory = TrainingMemory(lambda q, k: matmul_search(q, keys, k), keys, task, episode, torch.zeros(20), last)
+    seen = torch.tensor([40, 5])
+    asked = Queries(keys[15:17], task[15:17], episode[15:17], torch.zeros(2), seen)
+    found = retrieve(asked, memory, RetrievalSettings(excluded=excluded), torch.Generator().manual_seed(0))
+    long, short = found.id_BK[:, 0].tolist()
+    assert found.found_BK[0].all() and task[long] == 0
+    assert short == -1 if excluded == "drop" else episode[short] == 3
+
+
 def loop_minmax(values):
     low, high = min(values), max(values)
     return [0.0 if high == low else (v - low) / (high - low) for v in values]

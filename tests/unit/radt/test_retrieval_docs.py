@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
 
 from recollect.radt import radt
 from recollect.radt.memory_settings import MemorySettings
@@ -23,6 +24,8 @@ def rows() -> list[tuple[str, str, str]]:
 
 
 def said(value: Any) -> str:
+    if value is PydanticUndefined:
+        return "required"
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -50,5 +53,6 @@ def test_every_option_of_retrieval_is_in_the_tables_once_and_is_described() -> N
         fields = type(getattr(chosen, part)).model_fields
         assert {f"{part}.{name}" for name in fields} == {name for name in named if name.startswith(f"{part}.")}
         assert all(field.description for field in fields.values())
+    assert set(MemorySettings.model_fields) == {option for option, where, _ in rows() if where == "memory"}
     own = set(radt.Hyperparameters.model_fields) - set(radt.dt.Hyperparameters.model_fields) - {"return_loss"}
     assert own - {"retrieval", "acting"} <= set(named)
