@@ -59,10 +59,11 @@ class FrozenHopfield:
 
     Args:
         embeddings_VD: the language model's word embeddings; decides device and width.
-        beta: inverse temperature (RA-DT: 10; HELM: 1, 10 or 100 by task).
+        beta: inverse temperature (RA-DT: 10; HELM: 100).
         seed: of P; make it with ``seed_of("frozen hopfield", run seed, modality)`` so that each modality has its own P.
         similarity: ``cosine`` (released codes) or ``dot`` (papers' formula).
-        std: of the entries of P; default sqrt(inputs / D) as in the papers. HELM's code has 1 / sqrt(D).
+        std: of the entries of P; default sqrt(inputs / D) as in the papers. HELM's code has 1 / sqrt(D). Only comparisons
+            give another.
         dtype: of the table that both products read. With bfloat16 a mixture is off by 0.3 % of its length where beta is 1
             or 10, and by 4 % where it is 100 (random words, width 1024).
     """

@@ -119,7 +119,7 @@ class MetaWorldKShot(ReplayedWorld):
 
     slow: ClassVar[bool] = True
     horizon_terminates: ClassVar[bool] = True
-    knows_success: ClassVar[bool] = False  # but of a rollout's share
+    knows_success = False  # but of a rollout's share
     options: Options
     options_model = Options
 

@@ -9,6 +9,7 @@ Mesa in software. No randomisation of textures or light. The family `miniworld` 
   would show the walls of the one that began last. Ours have a list each.
 - Depths, which nobody looks at, are not read. OpenGL is asked for errors once an image, not at each of its fifty calls.
 - `Sign` gives the image alone; the number of the goal is not shown, as upstream. Its sign always reads BLUE.
+- `CollectHealth` has no success: it ends by the agent's death or by its time limit.
 - Images follow from the state to the bit on the same machine and driver only.
 
 Source: specification 2.4 of HELM.
@@ -142,6 +143,7 @@ class MiniWorld(ReplayedWorld):
     def _setup(self) -> None:
         steps, actions = TASKS[self.options.task]
         self.horizon = steps
+        self.knows_success = self.options.task != "CollectHealth"
         self.single_observation_space = Box(0, 255, SHAPE, np.uint8)
         self.single_action_space = Discrete(actions)
         self._play([Player(self.options.task) for _ in self.tasks])

@@ -7,7 +7,7 @@ them again, without looking, and needs to know nothing of an environment's insid
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -31,10 +31,11 @@ class ReplayedWorld(BaseWorld):
     """A world's `_setup` ends with `_play`.
 
     Where episodes end, ``info["success"]`` (bool [B]) says which of them ended by themselves, with a reward at their end.
+    Where that is no success, a world sets `knows_success` to False, and there is none.
     What is seen of an instance that was never reset is the episode of the word 0.
     """
 
-    knows_success: ClassVar[bool] = True
+    knows_success: bool = True
 
     players: list[Any]
 

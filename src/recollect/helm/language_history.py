@@ -24,6 +24,7 @@ from recollect.helm.frame_cache import FrameCache
 from recollect.helm.language.language_memory import LanguageMemory, language_memory
 from recollect.helm.language.shared_memory import MemoryShare, SharedMemory, ring_of
 from recollect.helm.on_policy import OnPolicyHyperparameters
+from recollect.helm.small_impala import channels_of
 from recollect.settings.schema import Settings
 
 RELEASED_MEMORY = 511  # inputs that the released HELM and HELMv2 remember, whatever is configured
@@ -245,8 +246,3 @@ def channels_first(images: np.ndarray) -> Tensor:
     """Images uint8 [B, *shape] with the channels, which are the shorter end, in front."""
     given = torch.from_numpy(images)
     return given if channels_of(images.shape[1:]) == "first" else given.permute(0, 3, 1, 2)
-
-
-def channels_of(shape: tuple[int, ...]) -> Literal["first", "last"]:
-    """Where the channels of images of this shape are: at the shorter end."""
-    return "last" if shape[2] < shape[0] else "first"

@@ -88,8 +88,8 @@ class OnPolicyHyperparameters(Frozen):
     log_every: int = Field(5000, ge=1, description="Environment steps between points of the learning curve.")
     tf32: bool = Field(
         False,
-        description="While training, a GPU reads the factors of products with ten bits of fraction. Released: as PyTorch "
-        "1.10 does by default, which is yes on GPUs that can.",
+        description="While training, a GPU reads the factors of products with ten bits of fraction, but for FrozenHopfield's, "
+        "which stay float32. Released: as PyTorch 1.10 does by default, which is yes on GPUs that can.",
     )
     checkpoint_every: int = Field(0, ge=0, description="Most steps between checkpoints; 0: by time alone.")
 

@@ -22,6 +22,7 @@ from recollect.helm import language_history as history
 from recollect.helm.asking import Asking
 from recollect.helm.method import method_with_history
 from recollect.helm.settings import token_vocabulary
+from recollect.helm.small_impala import channels_of
 from recollect.helm.token_retrieval import TokenRetrieval, Tokens
 from recollect.helm.vision.token_vocabulary import TokenVocabulary
 from recollect.helm.vision.vision_language import vision_language_model
@@ -81,7 +82,7 @@ def make_history(
         device=inputs.device,
     )
     vocabulary = TokenVocabulary.on(inputs.device, inputs.need("token_vocabulary"))
-    channels = history.channels_of(facts_of(settings.environment).image_shape)
+    channels = channels_of(facts_of(settings.environment).image_shape)
     retrieval = TokenRetrieval(model, vocabulary, hp.topk, remembered=hp.cached_frames, channels=channels)
     return history.history_of(TokenReader(retrieval, memory.embeddings_VD), memory, settings, inputs, arrays)
 

@@ -7,6 +7,8 @@ first policy is not near uniform, as it usually is in PPO); all biases are zero.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -17,12 +19,17 @@ GAIN = 2**0.5
 CHANNELS = (16, 32)  # times the channel scale
 
 
+def channels_of(shape: tuple[int, ...]) -> Literal["first", "last"]:
+    """Where the channels of images of this shape are: at the shorter end."""
+    return "last" if shape[2] < shape[0] else "first"
+
+
 class SmallImpala(nn.Module):
     """Images uint8 [N, *shape] -> vectors [N, width], not negative. Bytes are divided by 255 here.
 
     The kernels go by the raw shape, as published: 8 (stride 4) then 4 (stride 2); for images of at most nine rows 4
     (stride 2) comes first, and where the last axis is at most 9 the second is 2 (stride 1). For images [H, W, C] that last
-    axis is the channels (Psychlab, as published). Of a `shape`, whichever end is shorter is the channels.
+    axis is the channels (Psychlab, as published); see `channels_of`.
 
     Raises UserError: the images are too small for two convolutions.
     """
@@ -31,7 +38,7 @@ class SmallImpala(nn.Module):
         self, shape: tuple[int, ...], width: int, *, channel_scale: int, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
-        self.channels_last = shape[2] < shape[0]
+        self.channels_last = channels_of(shape) == "last"
         channels, height, across = (shape[2], *shape[:2]) if self.channels_last else shape
         first = (8, 4) if shape[1] > 9 else (4, 2)
         second = (4, 2) if shape[2] > 9 else (2, 1)

@@ -122,6 +122,32 @@ def test_a_world_with_a_set_state_goes_on_to_the_bit() -> None:
     assert play(first, [0, 1], 25, 2) == play(second, [0, 1], 25, 2)
 
 
+class Ending:
+    """A stand-in for a player, whose episodes end at once with one reward."""
+
+    def __init__(self, task: str) -> None:
+        self.reward = -100.0 if task == "CollectHealth" else 0.9
+
+    def begin(self, word: int) -> None:
+        pass
+
+    def step(self, action: Any) -> tuple[float, bool]:
+        return self.reward, True
+
+    def look(self) -> np.ndarray:
+        return np.zeros(mini_world.SHAPE, np.uint8)
+
+
+def test_collect_health_which_only_death_ends_has_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mini_world, "Player", Ending)
+    for task in TASKS:
+        world = make(task, [0])
+        world.reset()
+        *_, info = world.step(np.array([0]))
+        assert ("success" in info) == (task != "CollectHealth"), task
+        assert task == "CollectHealth" or info["success"].tolist() == [True]
+
+
 @with_miniworld
 def test_doing_nothing_in_collect_health_costs_two() -> None:
     """Specification 2.4: 49 x 2 - 100, and the episode is over."""

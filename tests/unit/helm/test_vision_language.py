@@ -16,7 +16,7 @@ from recollect.artifacts.sealed import sealing, verify, write_arrays
 from recollect.helm import settings as helm_settings
 from recollect.helm.language.frozen_products import hold_products
 from recollect.helm.settings import HubFile, VisionLanguageModelSettings
-from recollect.helm.vision import clip, vision_language
+from recollect.helm.vision import clip, clip_vocabulary, vision_language
 from recollect.helm.vision.clip import SHAPES, Clip, ClipShape
 from recollect.helm.vision.clip_vocabulary import ClipVocabulary
 from recollect.helm.vision.vision_language import KIND, MEAN, STD, preprocessed, provide, vision_language_model
@@ -211,6 +211,25 @@ def test_clips_words_have_the_counts_and_ids_of_the_specification():
     # Known ids of the released tokenizer: "a", "key", start and end of text.
     assert vocabulary.tokens(["a Key"])[0].tolist() == [49406, 320, 1458, 49407]
     assert len(vocabulary.tokens(["red " * 100])[0]) == 77
+
+
+def test_ids_are_bytes_then_merges_and_a_word_that_ends_decodes_with_a_space(tmp_path, monkeypatch):
+    path = tmp_path / "merges.txt"
+    path.write_text("#version: 0.2\nr e\nre d</w>\nre d\nk e\nke y</w>\n")
+    monkeypatch.setattr(clip_vocabulary, "MERGES", 5)
+    vocabulary = ClipVocabulary(path)
+    words, strings = list(vocabulary.ids), vocabulary.strings
+    assert list(vocabulary.ids.values()) == list(range(256 + 256 + 5 + 2))
+    assert (words[0], words[255], words[256], words[511]) == ("!", "\u0143", "!</w>", "\u0143</w>")
+    assert words[512:] == ["re", "red</w>", "red", "ke", "key</w>", "<|startoftext|>", "<|endoftext|>"]
+    assert strings[512:] == ("re", "red ", "red", "ke", "key ", "<|startoftext|>", "<|endoftext|>")
+    assert (strings[0], strings[256]) == ("!", "! ")
+    assert strings[vocabulary.ids["\u0120"]] == " "  # the byte of the space, which ends no word
+    # So the words that end in no space are those without </w>: the bytes, of which many are no text, inner merges and marks.
+    inner = [word for word in words if not word.endswith("</w>")]
+    assert inner == [*words[:256], "re", "red", "ke", *words[-2:]]
+    assert {s for s in strings if not s.endswith(" ")} == {strings[vocabulary.ids[word]] for word in inner} - {" "}
+    assert strings.count("\ufffd") == 128
 
 
 # ------------------------------------------------------------------------------------------------------ loading, fetching
