@@ -56,7 +56,7 @@ def learning(case: Case) -> Subject:
             often=False,
         ),
     )
-    whole = {"update": hp.epochs * hp.updates_per_epoch, "collecting": hp.epochs * hp.steps_per_epoch * hp.actors}
+    whole = {"update": hp.epochs * hp.updates_per_epoch, "collecting": work.trained(settings).env_steps}
     return Subject(parts, numbers=lambda: _numbers(case), jobs={"train": whole})
 
 

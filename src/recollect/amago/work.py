@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from recollect.common import work
@@ -59,19 +60,23 @@ def graphed(settings: Settings, window: float, updates: float, acts: float) -> t
 
 
 def trained(settings: Settings) -> Work:
+    """A training run, with its evaluations: before every so many epochs, and at the end."""
     hp: Any = settings.method.hyperparameters
     horizon, observation, _ = shape_met(settings)
     window = hp.context_of(horizon)
     net = network(settings, window)
     updates, acts = hp.epochs * hp.updates_per_epoch, 0 if hp.offline else hp.epochs * hp.steps_per_epoch
     steps = acts * hp.actors
-    flop = updates * hp.batch_size * window * net.flop * (LEARNING + 1) + steps * net.flop
+    judged = (math.ceil(hp.epochs / hp.evaluate_every) + 1) * horizon
+    played_steps = steps + judged * hp.evaluation_rollouts
+    flop = updates * hp.batch_size * window * net.flop * (LEARNING + 1) + played_steps * net.flop
     kept = min(hp.buffer * hp.save_length_of(horizon), steps)
     stored = kept * (observation * number_bytes(settings) + 16)
     saved = work.checkpoints(net.parameters) + stored
     policies = 3 * FLOAT * net.parameters  # with `best` and `latest`
-    captured, kernels = graphed(settings, window, updates, acts)
-    return Work(flop, updates * UPDATE + acts, steps, policies, steps, saved, captured, kernels)
+    captured, kernels = graphed(settings, window, updates, acts + judged)
+    passes = updates * UPDATE + acts + judged
+    return Work(flop, passes, played_steps, policies, steps, saved, captured, kernels)
 
 
 def played(settings: Settings) -> Work:

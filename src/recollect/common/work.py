@@ -123,9 +123,9 @@ def tasks_of(scale: str, env: str, split: str) -> int:
         return 1
 
 
-def transformer(width: int, layers: int, length: float, *, reads: bool = False) -> Net:
-    """Blocks of a transformer; `reads`: with cross-attention. Attention: scores and sums over half of the sequence."""
-    parameters = layers * (16 if reads else 12) * width**2
+def transformer(width: int, layers: int, length: float) -> Net:
+    """Blocks of a transformer. Attention: scores and sums over half of the sequence."""
+    parameters = layers * 12 * width**2
     return Net(2 * parameters + 2 * layers * width * length, parameters)
 
 

@@ -23,6 +23,7 @@ from recollect.stages.table import STAGES
 from recollect.stages.workload import work_of
 
 FOLDER = "speeds"
+Counted = tuple[float, float, float, float, float, float, float]
 
 
 class NamedJob(Frozen):
@@ -48,7 +49,7 @@ class TimedJob(NamedJob):
 
     seconds: float = Field(gt=0, description="Without the start of Python.")
     settings: str = Field(description="A hash of the settings that it was timed with.")
-    work: tuple[float, float, float, float, float, float, float] = Field(
+    work: Counted = Field(
         description="Operations, passes and environment steps, with these settings; of the passes those that are captured, and "
         "their kernels: without recurrent cells, of cells of many seeds, and of one seed's."
     )
@@ -68,7 +69,7 @@ class TimedRow(Frozen):
     what: str
     unit: str
     rates: dict[str, float | str] = Field(description="Units per second, or a word for why there is no number.")
-    best: str = Field("", description="The fastest way that agrees with the CPU.")
+    best: str = Field("", description="The fastest way that does not disagree with the CPU.")
     gigabytes: float | None = Field(None, description="Most memory of the device, of the best.")
     roofline: float | None = Field(None, description="Share of what the device's own peaks allow, of the best.")
     agrees: bool | None = Field(None, description="Whether all ways agree with the CPU within the tolerance.")
@@ -132,6 +133,13 @@ def speeds_of(device: str) -> DeviceSpeeds | None:
     return read(files[chosen]) if chosen else None
 
 
+def of_today(job: Job) -> tuple[str, Counted]:
+    """A hash of a job's settings as they stand, and its work with these: see `TimedJob`."""
+    work = work_of(job)
+    counted = (work.flop, work.passes, work.env_steps, work.captured, work.kernels, work.cells, work.apart)
+    return digest(STAGES[job.stage].settings_text(job)), counted
+
+
 def timed_job(job: Job, seconds: float, seeds: int = 1) -> TimedJob:
     """The record of a job that would take so long with today's settings.
 
@@ -139,14 +147,14 @@ def timed_job(job: Job, seconds: float, seeds: int = 1) -> TimedJob:
         seconds: of one seed's share, where several are one network.
         seeds: that are one network.
     """
-    work = work_of(job)
-    said = digest(STAGES[job.stage].settings_text(job))
-    counted = (work.flop, work.passes, work.env_steps, work.captured, work.kernels, work.cells, work.apart)
-    return TimedJob(**NamedJob.names(job), seconds=seconds, settings=said, work=counted, seeds=seeds)
+    settings, work = of_today(job)
+    return TimedJob(**NamedJob.names(job), seconds=seconds, settings=settings, work=work, seeds=seeds)
 
 
 def work_then(timed: TimedJob) -> Work:
-    """The work of a job as it was when it was timed."""
+    """The work of a job as it was when it was timed: as it is counted today, where its settings are today's."""
+    if timed.is_of_today:
+        return work_of(timed.job)
     flop, passes, env_steps, captured, kernels, cells, apart = timed.work
     return Work(flop, passes, env_steps, captured=captured, kernels=kernels, cells=cells, apart=apart)
 

@@ -84,6 +84,10 @@ def _work_of(job: Job) -> Work:
     room: Any = _room(settings.method.algorithm)
     if room is None:
         return _unknown(settings)
+    if job.stage == "measure" and hasattr(room, "measured"):
+        from recollect.evaluation.speed import EPISODES, STEPS
+
+        return room.measured(settings, STEPS, EPISODES)  # type: ignore[no-any-return]
     reckon = room.trained if job.stage == "train" else room.played
     return reckon(settings)  # type: ignore[no-any-return]
 

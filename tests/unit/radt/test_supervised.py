@@ -220,8 +220,9 @@ def test_a_killed_run_goes_on_bit_exactly(tiny: Any, tmp_path: Path) -> None:
     straight, table = trained(tiny, tmp_path / "straight")
     with pytest.raises(Killed):
         trained(tiny, tmp_path / "killed", die_at=15)
-    resumed, resumed_table = trained(tiny, tmp_path / "killed")
-    assert straight.keys() == resumed.keys()
+    again = Run(tmp_path / "killed" / "run", tmp_path / "killed" / "checkpoints", settings_text="same")
+    resumed, resumed_table = trained(tiny, tmp_path / "killed", run=again)
+    assert again.resumed and straight.keys() == resumed.keys()
     for name, value in straight.items():
         assert value.tobytes() == resumed[name].tobytes(), name
     assert table.equals(resumed_table)

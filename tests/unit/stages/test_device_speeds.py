@@ -75,6 +75,13 @@ def test_what_was_not_timed_is_scaled_from_the_same_kind_and_else_from_the_same_
     assert changed.source == "scaled" and changed.seconds > 5200 + 2 * STARTUP  # a run of twice the work
 
 
+def test_a_job_of_todays_settings_is_counted_as_today_whatever_was_counted_when_it_was_timed(made: Path) -> None:
+    ad = part("evaluate", "ad", 200)
+    half = {**ad, "work": [number / 2 for number in ad["work"]]}  # type: ignore[attr-defined]
+    as_counted, otherwise = (reckoned(made, part("train"), evaluated).estimates[RUN] for evaluated in (ad, half))
+    assert otherwise == as_counted and otherwise.source == "scaled"
+
+
 def test_a_device_that_was_not_timed_is_refused_and_without_one_all_is_assumed(made: Path) -> None:
     assert forecast("paper", ["one"], measured={}).estimates[RUN].source == "assumed"
     with pytest.raises(UserError, match="made_up_gpu_80gb"):
@@ -127,6 +134,20 @@ def test_a_later_run_of_a_few_lines_takes_the_place_of_these_alone() -> None:
         earlier, later.model_copy(update={"rows": (timed_row(f"{gpt}, update", {"as set": 40.0}),)})
     )
     assert (quickest.rows[0].best, quickest.rows[0].run, quickest.rows[0].agrees) == ("as set", "e, f", True)
+
+
+def test_a_later_word_for_no_number_takes_no_number_away() -> None:
+    what = f"{LINES['gpt_50'].what}, update"
+    first = timed_row(what, {"as set": 10.0, "bf16": 30.0, "fp32": 5.0}, "bf16")
+    second = timed_row(what, {"as set": 12.0, "bf16": "time", "fp32": "time", "graph": "memory"})
+    nothing = timed_row(LINES["gpt_50"].what, {"as set": "time"}, "")
+    earlier, later = (
+        DeviceSpeeds(device="G", commit="c", date="d", torch="t", peaks={}, rows=rows)
+        for rows in ((first,), (second, nothing))
+    )
+    (row,) = speeds.beside(earlier, later).rows
+    assert row.rates == {"as set": 12.0, "bf16": 30.0, "fp32": 5.0, "graph": "memory"}
+    assert row.best == "bf16"
 
 
 def timed_row(what: str, rates: dict[str, float | str], best: str = "as set", run: str = "") -> TimedRow:

@@ -36,7 +36,7 @@ from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 from recollect.stages.train import train
 from recollect.stages.wall_time import wall_seconds
-from recollect.stages.workload import settings_of
+from recollect.stages.workload import settings_of, work_of
 
 ROOM = "dark_room_10x10"
 RUN = ("smoke", ROOM, "dt", "0")
@@ -204,15 +204,26 @@ def unjudged(scale: str, method: str) -> Settings:
     return settings.model_copy(update={"method": method_settings})
 
 
-@pytest.mark.parametrize(("method", "tokens"), [("dt", 4 * 200), ("ad", 3 * 2 * 100), ("dpt", 3 * 100)])
+@pytest.mark.parametrize(("method", "tokens"), [("dt", 4 * 200), ("ad", 3 * 2 * 100)])
 def test_a_training_window_has_the_tokens_that_its_method_reads(
     in_the_repository: None, method: str, tokens: int
 ) -> None:
-    """AD reads two episodes of 100 steps, and AD and DPT no return-to-go."""
+    """AD reads two episodes of 100 steps, and no return-to-go."""
     settings = unjudged("paper", method)
     chosen = settings.method.hyperparameters.optimisation
     one = tokens * of_radt.network(settings, tokens).flop * work.LEARNING
     assert of_radt.trained(settings).flop == pytest.approx(chosen.steps * chosen.batch_size * one)
+
+
+def test_measuring_a_method_is_a_little_training_and_a_few_episodes(in_the_repository: None) -> None:
+    """200 steps, then three episodes of one task and of the 20 of a split; not an evaluation of all tasks."""
+    job = Job("measure", "paper", ROOM, "dt", "42")
+    found, update = work_of(job), of_radt.trained(unjudged("paper", "dt"))
+    steps = unjudged("paper", "dt").method.hyperparameters.optimisation.steps
+    played = work_of(job._replace(stage="evaluate"))
+    assert (found.passes, found.env_steps) == (200 * work.UPDATE + 2 * 3 * 100, 3 * 100 * (1 + 20))
+    flop = update.flop * 200 / steps + played.flop * found.env_steps / played.env_steps
+    assert found.flop == pytest.approx(flop) and found.disk == found.scratch == 0
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import yaml
 
 from recollect.amago.hyperparameters import MixSettings
 from recollect.amago.work import trained
-from recollect.common.work import FEW, Work
+from recollect.common.work import FEW, UPDATE, Work, shape_of
 from recollect.memory_rl.stacked import FEW_LSTMS
 from recollect.settings.resolve import figure_settings
 from recollect.stages import device_speeds, packs, records, train
@@ -155,7 +155,8 @@ def test_only_what_runs_as_a_graph_is_reckoned_as_one(workdir: Path) -> None:
     assert captured(MAZE, METHOD, "paper_cpu") == captured("bullet_ant_p", "sac_gpt") == (False, False)
 
 
-def test_a_run_that_learns_from_others_alone_is_reckoned_to_play_nothing(workdir: Path) -> None:
+def test_a_run_that_learns_from_others_alone_is_reckoned_to_play_its_evaluations_alone(workdir: Path) -> None:
+    """One before every so many epochs, and one at the end; each is a rollout of all instances together."""
     settings = settings_of("paper", "amago_tmaze_50", "amago_transformer")
 
     def with_share(share: float) -> Work:
@@ -166,9 +167,14 @@ def test_a_run_that_learns_from_others_alone_is_reckoned_to_play_nothing(workdir
         return trained(settings.model_copy(update={"method": method}))
 
     whole, half = with_share(1.0), with_share(0.5)
-    assert half == trained(settings) and half.env_steps > 0
     hp = settings.method.hyperparameters
-    assert whole.env_steps == 0 and whole.passes == whole.captured == half.passes - hp.epochs * hp.steps_per_epoch
+    judged = len(range(0, hp.epochs, hp.evaluate_every)) + 1
+    horizon = shape_of("paper", "amago_tmaze_50").horizon
+    assert half == trained(settings)
+    assert half.env_steps == whole.env_steps + hp.epochs * hp.steps_per_epoch * hp.actors
+    assert whole.env_steps == judged * horizon * hp.evaluation_rollouts and whole.own_steps == 0
+    assert whole.passes == hp.epochs * hp.updates_per_epoch * UPDATE + judged * horizon
+    assert whole.passes == whole.captured == half.passes - hp.epochs * hp.steps_per_epoch
 
 
 def test_a_grus_kernels_grow_with_its_windows_and_an_agent_without_memory_has_none_to_grow(workdir: Path) -> None:
