@@ -92,7 +92,7 @@ def address() -> str:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     server = subprocess.Popen([sys.executable, __file__, place, *MORE], stdin=subprocess.PIPE, env=environment)
     atexit.register(_end, server, place)
-    end = time.monotonic() + 120
+    end = time.monotonic() + 1800  # far beyond what it takes to import all on a busy machine
     while not os.path.exists(place):
         assert server.poll() is None and time.monotonic() < end, "the preloaded Python did not start"
         time.sleep(0.01)

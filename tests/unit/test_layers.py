@@ -39,6 +39,8 @@ ALLOWED = {
 }
 LONGEST = 400
 PICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}
+PICKLING = {"to_pickle", "read_pickle", "savez", "savez_compressed", "dump"}  # methods, whatever they are of
+OWN_FILES = {"torch": {"load", "save"}, "numpy": {"load", "save", "savez", "savez_compressed"}}
 
 
 def modules(folder: Path = PACKAGE) -> list[Path]:
@@ -157,28 +159,30 @@ def test_files_stay_readable() -> None:
 
 
 def pickling(tree: ast.AST) -> list[str]:
-    """What may write or read a pickle: the modules for it, torch.save and torch.load, and numpy's own files.
+    """What may write or read a pickle: the modules for it, torch.save and torch.load, numpy's own files, methods that pickle.
 
     `np.load(..., allow_pickle=False)`, written out, is the one way in: it reads arrays and refuses objects.
     """
     found = []
+    imports = [alias for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    called_by = {"np": "numpy"} | {name: name for name in OWN_FILES}
+    called_by |= {alias.asname: alias.name for alias in imports if alias.asname}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names if alias.name.split(".")[0] in PICKLERS]
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            banned = {"torch": {"load", "save"}, "numpy": {"load", "save", "savez", "savez_compressed"}}
             found += [node.module] if node.module.split(".")[0] in PICKLERS else []
-            found += [alias.name for alias in node.names if alias.name in banned.get(node.module, set())]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            found += [alias.name for alias in node.names if alias.name in OWN_FILES.get(node.module, set())]
+        elif isinstance(node, ast.Call):
             called = ast.unparse(node.func)
-            refuses = any(
-                word.arg == "allow_pickle" and isinstance(word.value, ast.Constant) and word.value.value is False
-                for word in node.keywords
-            )
+            of, _, name = called.rpartition(".")
+            of = called_by.get(of, of)
+            allowed = [ast.unparse(word.value) for word in node.keywords if word.arg == "allow_pickle"]
+            reads_arrays = (of, name, allowed) == ("numpy", "load", ["False"])
             if (
-                called in {"torch.load", "torch.save", "np.save", "numpy.save", "pd.read_pickle"}
-                or node.func.attr in {"to_pickle", "read_pickle"}
-                or (called in {"np.load", "numpy.load"} and not refuses)
+                (allowed and allowed != ["False"])
+                or (of and of != "json" and name in PICKLING)
+                or (name in OWN_FILES.get(of, set()) and not reads_arrays)
             ):
                 found.append(called)
     return found
@@ -198,9 +202,19 @@ def test_nothing_is_pickled_and_one_file_unpickles_in_a_process_of_its_own() -> 
         ("np.load(path)", True),
         ("np.load(path, allow_pickle=True)", True),
         ("np.load(path, allow_pickle=False)", False),
+        ("import numpy as n\nn.load(path)", True),
+        ("import torch as t\nt.save(weights, path)", True),
+        ("np.savez(path, a=a)", True),
+        ("numpy.savez_compressed(path, a=a)", True),
+        ("array.dump(path)", True),
+        ("read(path, allow_pickle=True)", True),
+        ("np.lib.format.read_array(file, allow_pickle=chosen)", True),
         ("from torch import load", True),
+        ("from numpy import savez", True),
         ("frame.to_pickle(path)", True),
         ("json.load(file)", False),
+        ("json.dump(content, file)", False),
+        ("run.save(step, arrays, state)", False),
     ],
 )
 def test_a_pickle_is_seen(text: str, seen: bool) -> None:

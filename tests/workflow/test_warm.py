@@ -263,11 +263,15 @@ def test_a_job_ends_with_its_caller_and_goes_on_later(
     caller = subprocess.Popen([*CALLER, "train", *RUN], cwd=smoke_workdir, env=warm, stderr=subprocess.DEVNULL)
     job = job_of(smoke_workdir)
     assert job != caller.pid, "the job did not fork"
+    checkpoints = smoke_workdir / "results/smoke/checkpoints/dark_room_10x10/dt/seed_1"
+    wait_for(lambda: list(checkpoints.glob("step_*.manifest.json")), 60)
     caller.send_signal(number)
     assert caller.wait(30) != 0
     wait_for(lambda: gone(job), 30)
     assert not (smoke_workdir / "results/smoke/runs/dark_room_10x10/dt/seed_1/policy.safetensors").exists()
-    subprocess.run([*CALLER, "train", *RUN], cwd=smoke_workdir, env=warm, check=True, capture_output=True)
+    command = [*CALLER, "train", *RUN]
+    again = subprocess.run(command, cwd=smoke_workdir, env=warm, check=True, capture_output=True, text=True)
+    assert "going on from the checkpoint" in again.stderr
     assert run_files(smoke_workdir) == run_files(whole)
 
 
@@ -352,7 +356,8 @@ def test_ctrl_c_reaches_a_job_that_is_about_to_fork(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_a_command_that_swallows_the_interrupt() -> None:
     code = (
-        "import signal, time; from recollect import warm; warm._GRACE = 1\n"
+        "import signal, time; from recollect import warm\n"
+        "assert warm._GRACE <= 5; warm._GRACE = 1\n"
         "signal.signal(signal.SIGINT, warm.interrupted)\n"
         # Short sleeps: a signal that comes right in front of a system call is seen when that ends.
         "try:\n    print('ready', flush=True)\n    while True: time.sleep(0.1)\n"

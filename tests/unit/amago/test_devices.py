@@ -45,10 +45,12 @@ def result_in(folder: Path) -> dict[str, bytes]:
     return found
 
 
-def learn_in(folder: Path, agent: type[Agent] = Agent) -> None:
+def learn_in(folder: Path, agent: type[Agent] = Agent) -> bool:
+    """Whether it went on from a checkpoint."""
     run = run_in(folder)
     with run_lock(run.checkpoint_folder):
         training.train(agent, settings_of(**LONG), Inputs(), run)
+    return bool(run.resumed)
 
 
 @pytest.fixture(scope="module")
@@ -229,8 +231,7 @@ def test_where_the_first_process_is_killed_the_others_end_and_the_run_goes_on_to
     finally:
         first.kill()
         first.join()
-    learn_in(tmp_path)
-    assert result_in(tmp_path) == undisturbed
+    assert learn_in(tmp_path) and result_in(tmp_path) == undisturbed
     nothing_is_torn(tmp_path)
 
 
@@ -298,5 +299,4 @@ def test_sigterm_to_all_processes_lets_the_run_save_and_go_on_to_the_bit(
         wait_for(lambda: list(checkpoints.glob("step_*.manifest.json")) or first.poll() is not None)
         os.killpg(first.pid, signal.SIGTERM)
         assert first.wait(30) == 75
-    learn_in(tmp_path / "run")
-    assert result_in(tmp_path / "run") == undisturbed
+    assert learn_in(tmp_path / "run") and result_in(tmp_path / "run") == undisturbed

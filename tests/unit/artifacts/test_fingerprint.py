@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -195,13 +194,11 @@ def test_the_version_of_file_formats_is_part_of_it(monkeypatch: pytest.MonkeyPat
     assert code_fingerprint("recollect.radt.dt") != before
 
 
-def test_a_second_call_parses_nothing_and_is_quick(root: Path) -> None:
+def test_a_second_call_parses_nothing(root: Path) -> None:
     fingerprint(root)
     misses = _parsed.cache_info().misses
-    begin = time.perf_counter()
     fingerprint(root)
     assert _parsed.cache_info().misses == misses
-    assert time.perf_counter() - begin < 0.2
 
 
 def test_what_an_earlier_command_found_is_not_parsed_again(workdir: Path) -> None:

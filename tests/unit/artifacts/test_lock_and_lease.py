@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -90,6 +91,18 @@ def test_locks_of_two_folders_do_not_meet_and_an_error_lets_go(tmp_path: Path) -
         raise ZeroDivisionError
     with run_lock(tmp_path / "a"):
         pass
+
+
+def test_where_files_cannot_be_locked_a_job_says_so_and_stops(tmp_path: Path, monkeypatch) -> None:
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    began = False
+    with pytest.raises(UserError, match=r"cannot lock files \(No locks available\)") as caught, run_lock(tmp_path):
+        began = True
+    assert not began and not held() and caught.value.where == str(tmp_path / ".lock")
+    assert "NFS v4" in str(caught.value.do)
 
 
 def test_who_has_let_go_is_no_worker_though_the_process_lives_on(tmp_path: Path) -> None:
@@ -318,7 +331,8 @@ def test_a_torch_for_cpus_only_counts_as_no_gpu(monkeypatch) -> None:
     with pytest.raises(UserError, match="build for CPUs only"), device_lease("cuda"):
         pass
     monkeypatch.setattr(lease.metadata, "version", lambda name: "2.13.0")
-    assert lease._cuda_devices() == ["GPU-a"] or "CUDA_VISIBLE_DEVICES" in os.environ
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert lease._cuda_devices() == ["GPU-a"]
 
 
 SMI = """GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-0000)

@@ -141,6 +141,7 @@ def test_a_run_killed_at_any_step_ends_with_the_table_and_weights_of_an_unbroken
     for step in (2, 7, 8):
         resumed = make_run(tmp_path / str(step))
         assert torch.equal(train(resumed, 13), weight)
+        assert resumed.resumed == (step > 4)  # of the first checkpoint
         pd.testing.assert_frame_equal(resumed.table(), whole.table())
         write_table(tmp_path / "a.parquet", resumed.table(), kind="log")
         write_table(tmp_path / "b.parquet", whole.table(), kind="log")
@@ -299,7 +300,7 @@ def test_a_run_stopped_at_odd_moments_of_an_odd_clock_ends_with_the_same_bytes(t
         with suppress(KeyboardInterrupt):
             train(run, 40)
     last = make_run(tmp_path)
-    assert train(last, 40).tolist() == weight.tolist()
+    assert train(last, 40).tolist() == weight.tolist() and last.resumed
     pd.testing.assert_frame_equal(last.table(), whole.table())
 
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.utils.env_checker import check_env
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recollect.environments import checker, registry
+from recollect.environments import checker, counter_rng, registry
 from recollect.environments.base import Task, World
 from recollect.settings.errors import UserError
 from recollect.settings.loading import names
@@ -304,14 +304,17 @@ def test_bad_reset_options_are_refused(options: dict[str, Any], message: str) ->
 def test_bad_states_are_refused_and_change_nothing() -> None:
     world = make("key_door", {}, [1, 2])
     world.reset()
-    state = world.get_state()
+    earlier = world.get_state()
+    world.step(np.array([1, 2]))
+    now = world.get_state()
+    assert any((now[name] != earlier[name]).any() for name in now)
     with pytest.raises(UserError, match="has_key"):
-        world.set_state({name: array for name, array in state.items() if name != "has_key"})
+        world.set_state({name: array for name, array in earlier.items() if name != "has_key"})
     with pytest.raises(UserError, match="expected"):
         world.set_state(make("key_door", {}, [1, 2, 3]).get_state())
     with pytest.raises(UserError, match="'draws' is int64"):
-        world.set_state({name: array.astype(np.int64) if name == "draws" else array for name, array in state.items()})
-    assert all((world.get_state()[name] == state[name]).all() for name in state)
+        world.set_state({name: array.astype(np.int64) if name == "draws" else array for name, array in earlier.items()})
+    assert all((world.get_state()[name] == now[name]).all() for name in now)
 
 
 @pytest.mark.parametrize(
@@ -364,17 +367,21 @@ def test_registered_worlds_pass_gymnasiums_checker_without_a_warning(gymnasium_i
 
 @pytest.mark.parametrize("gymnasium_id", IDS)
 def test_batch_equals_gymnasiums_vector_of_single_worlds(gymnasium_id: str) -> None:
-    same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
-    loop = gymnasium.make_vec(gymnasium_id, num_envs=3, vectorization_mode="sync", vector_kwargs=same_step)
     batch = gymnasium.make_vec(gymnasium_id, num_envs=3, vectorization_mode="vector_entry_point")
+    singles = [partial(gymnasium.make, gymnasium_id, task=task.index) for task in batch.tasks]
+    loop = SyncVectorEnv(singles, autoreset_mode=AutoresetMode.SAME_STEP)
     assert batch.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     assert batch.single_observation_space == loop.single_observation_space
-    assert batch.observation_space.contains(batch.reset(seed=0)[0])
-    loop.reset(seed=0)
-    for _ in range(5):
-        ours, theirs = batch.step(batch.action_space.sample()), loop.step(loop.action_space.sample())
+    loop.reset(seed=1)
+    for env, seed in zip(loop.envs, counter_rng.instance_seeds(0, 3), strict=True):
+        env.unwrapped.world.begin_streams(np.arange(1), seed[None])
+    np.testing.assert_array_equal(batch.reset(seed=0)[0], loop.reset()[0])
+    batch.action_space.seed(2)
+    for _ in range(30):
+        actions = batch.action_space.sample()
+        ours, theirs = batch.step(actions), loop.step(actions)
         for mine, other in zip(ours[:4], theirs[:4], strict=True):
-            assert mine.shape == other.shape
+            np.testing.assert_array_equal(mine, other)
         assert batch.observation_space.contains(ours[0])
     loop.close()
 

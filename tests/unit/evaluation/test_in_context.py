@@ -24,7 +24,8 @@ METHODS = ["dt", "ad", "radt", "radt_agnostic"]
 
 
 class Staggered(BaseWorld):
-    """Episodes of a task's own length (`data["length"]`) that pay 1 at each step of the action `data["pays"]`.
+    """Episodes of a task's own length (`data["length"]`) that pay 1 at each step of the action `data["pays"]`, and succeed
+    where their last step is paid.
 
     Observations: (step, 0), as small whole numbers like those of a 4 x 3 room.
     """
@@ -40,7 +41,8 @@ class Staggered(BaseWorld):
         pass
 
     def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        return (actions_B == self.pays_B).astype(np.float32), self._timestep_B >= self.length_B
+        self._success_B = actions_B == self.pays_B
+        return self._success_B.astype(np.float32), self._timestep_B >= self.length_B
 
     def _observe(self) -> np.ndarray:
         return np.stack([self._timestep_B % 3, self._timestep_B % 4], 1).astype(np.int16)
@@ -123,12 +125,13 @@ def test_all_tasks_in_one_batch_equal_each_task_alone(tiny: Any, method: str, to
     tasks = registry.tasks("dark_room", room.environment.options, "train")[1:6]
     settings = settings_of(room, method)
     together = Watched(room.policy(settings, scale=20.0))
-    returns = play_in_context(together, room.environment, tasks, seed=3)
+    returns = play_in_context(together, room.environment, tasks, seed=3).return_RE
     assert len({tuple(row) for row in np.array(together.actions).T.tolist()}) == len(tasks)  # rows do different things
     assert returns.any()
     for i, task in enumerate(tasks):
         alone = Watched(room.policy(settings, scale=20.0))
-        assert play_in_context(alone, room.environment, [task], seed=3).tolist() == returns[i : i + 1].tolist()
+        played = play_in_context(alone, room.environment, [task], seed=3).return_RE
+        assert played.tolist() == returns[i : i + 1].tolist()
         assert [a[0] for a in alone.actions] == [a[i] for a in together.actions]
 
 
@@ -161,13 +164,14 @@ def test_episodes_that_end_at_different_steps_change_nothing(tiny: Any, staggere
     room = tiny()
     settings = settings_of(room, method)
     together = Watched(room.policy(settings, scale=20.0))
-    returns = play_in_context(together, room.environment, staggered, seed=3)
+    returns = play_in_context(together, room.environment, staggered, seed=3).return_RE
     for i, task in enumerate(staggered):
         alone = Watched(room.policy(settings, scale=20.0))
-        assert play_in_context(alone, room.environment, [task], seed=3).tolist() == returns[i : i + 1].tolist()
-        played = len(alone.actions)
-        assert played == room.environment.evaluation.episodes * LENGTHS[i]
-        assert [a[0] for a in alone.actions] == [a[i] for a in together.actions[:played]]
+        played = play_in_context(alone, room.environment, [task], seed=3).return_RE
+        assert played.tolist() == returns[i : i + 1].tolist()
+        steps = len(alone.actions)
+        assert steps == room.environment.evaluation.episodes * LENGTHS[i]
+        assert [a[0] for a in alone.actions] == [a[i] for a in together.actions[:steps]]
 
 
 def test_another_seed_plays_otherwise(tiny: Any) -> None:
@@ -225,7 +229,7 @@ def test_a_task_that_has_played_all_its_episodes_is_told_to_forget(tiny: Any, st
     play_in_context(policy, room.environment, staggered, seed=0)
     first = [next(t for t, mask in enumerate(policy.forgotten) if mask[b]) for b in (1, 2, 3)]
     assert not any(mask[0] for mask in policy.forgotten)  # the slowest row plays to the end
-    assert first == [2, 3, 0] or first[2] < first[1]
+    assert first == [8, 12, 0]  # it is asked in each step from the second on: the shortest row ends all the time
 
 
 # --------------------------------------------------------------------------------------------------------- counting
@@ -235,9 +239,21 @@ def test_every_episode_is_counted_once_when_ends_are_staggered(tiny: Any, stagge
     room = tiny(episodes=4)
     told: list[int] = []
     # Row i is paid for action i; the last row acts wrongly.
-    returns = play_in_context(Constant([0, 1, 2, 0]), room.environment, staggered, seed=0, progress=told.append)
-    assert returns.tolist() == [[12.0] * 4, [5.0] * 4, [7.0] * 4, [0.0] * 4]
+    scores = play_in_context(Constant([0, 1, 2, 0]), room.environment, staggered, seed=0, progress=told.append)
+    assert scores.return_RE.tolist() == [[12.0] * 4, [5.0] * 4, [7.0] * 4, [0.0] * 4]
     assert told == [1, 2, 3, 4]  # of the slowest row
+
+
+def test_success_is_scored_in_every_episode_where_the_world_knows_it(
+    tiny: Any, staggered: list[Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = tiny(episodes=3)
+    monkeypatch.setattr(registry, "tasks", lambda *_: staggered)
+    frame = evaluate(Constant([0, 1, 2, 0]), room.environment, method="constant", seed=0, step=0)
+    success = frame[frame.metric == "success"]
+    place = list(zip(success.task, success.episode, success.value, strict=True))
+    assert place == [(task, episode, float(task < 3)) for task in range(4) for episode in range(3)]
+    assert len(frame) == 2 * len(success) and set(frame.metric) == {"return", "success"}
 
 
 class Scripted:
@@ -266,7 +282,7 @@ def test_the_optimal_policy_gets_the_optimal_return_in_every_episode(final: str)
     )
     tasks = registry.tasks("dark_room", environment.options, "eval")
     goals_B2 = np.array([task.data["goal"][::-1] for task in tasks])
-    returns = play_in_context(Scripted(goals_B2), environment, tasks, seed=0)
+    returns = play_in_context(Scripted(goals_B2), environment, tasks, seed=0).return_RE
     optimum = registry.make_world("dark_room", environment.options, tasks, np.zeros(20, np.uint64)).optimal_return()
     assert returns.tolist() == [[best] * 3 for best in optimum]
     assert returns.mean() == pytest.approx(90.05 + (final == "normal"))  # specification 1.3

@@ -505,6 +505,7 @@ def test_a_stopped_run_goes_on_bit_exactly(method: str, changes: dict[str, Any],
         first.advance(run)  # work that is lost
         again = run_in(folder)
         policy = module.train(settings, Inputs(), again)
+        assert again.resumed
         for name, value in expected.items():
             assert policy.arrays()[name].tobytes() == value.tobytes(), (stop, name)
         pd.testing.assert_frame_equal(again.table(), straight.table())

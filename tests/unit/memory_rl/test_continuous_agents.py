@@ -232,6 +232,7 @@ def test_a_stopped_run_goes_on_bit_exactly_and_its_policy_is_loaded_again(
     first.advance(run)
     again = run_in(tmp_path / "stopped")
     policy = method.train(settings, Inputs(), again)
+    assert again.resumed
     for name, value in expected.items():
         assert policy.arrays()[name].tobytes() == value.tobytes(), name
     pd.testing.assert_frame_equal(again.table(), straight.table())

@@ -336,6 +336,7 @@ def test_a_stopped_run_goes_on_bit_exactly(kind: str, changes: Any, stops: list[
                 first.advance(run)
         again = run_in(folder)
         policy = dqn.train(settings_of(hp), Inputs(), again)
+        assert again.resumed
         for name, value in expected.items():
             assert policy.arrays()[name].tobytes() == value.tobytes(), (stop, name)
         pd.testing.assert_frame_equal(again.table(), straight.table())

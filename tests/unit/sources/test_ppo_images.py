@@ -98,7 +98,9 @@ def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_bytes(stop_at: int
     whole = generated(tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         generated(tmp_path / "killed", stop_at)
-    resumed = generated(tmp_path / "killed")
+    again = Run(tmp_path / "killed/data", tmp_path / "killed/checkpoints", settings_text="the same")
+    resumed = generated(tmp_path / "killed", run=again)
+    assert again.resumed
     for name, array in whole.items():
         assert array.dtype == resumed[name].dtype and np.array_equal(array, resumed[name]), name
     assert all(np.array_equal(array, whole[name]) for name, array in generated().items())

@@ -271,23 +271,25 @@ def test_a_shorter_history_is_the_beginning_of_a_longer_one_and_a_seed_changes_i
 def test_a_run_that_was_killed_ends_with_the_same_bytes(tmp_path):
     chosen, hyperparameters = tasks()[:3], recurrent_ppo.Hyperparameters(**SMALL, checkpoint_every=80)
     whole = recurrent_ppo.generate("maze_runner", MAZE, chosen, hyperparameters, seed=2, workers=1)
-    places = {"settings_text": "same"}
+    saved = []
 
-    class Killed(Run):
+    class KilledOnce(Run):
         def save(self, step, arrays, state):
             super().save(step, arrays, state)
-            if step == 240:
+            saved.append(step)
+            if len(saved) == 3:
                 raise KeyboardInterrupt
 
-    killed = Killed(tmp_path / "run", tmp_path / "checkpoints", **places)
+    def run():
+        return KilledOnce(tmp_path / "run", tmp_path / "checkpoints", settings_text="same")
+
     with pytest.raises(KeyboardInterrupt):
-        recurrent_ppo.generate("maze_runner", MAZE, chosen, hyperparameters, seed=2, run=killed, workers=2)
-    resumed = Run(tmp_path / "run", tmp_path / "checkpoints", **places)
-    assert resumed.resume().step == 240
+        recurrent_ppo.generate("maze_runner", MAZE, chosen, hyperparameters, seed=2, run=run(), workers=2)
     # Resumed in the midst of episodes: what the LSTMs remember of them is not lost.
-    states = [array for name, array in resumed.resume().arrays.items() if "state/output" in name]
+    states = [array for name, array in run().resume().arrays.items() if "state/output" in name]
     assert len(states) == 2 and all(np.any(array) for array in states)
-    arrays = recurrent_ppo.generate("maze_runner", MAZE, chosen, hyperparameters, seed=2, run=resumed, workers=1)
+    arrays = recurrent_ppo.generate("maze_runner", MAZE, chosen, hyperparameters, seed=2, run=run(), workers=1)
+    assert saved == [80, 160, 240, 320]  # it went on and did not begin again
     assert arrays.keys() == whole.keys()
     for name in whole:
         np.testing.assert_array_equal(arrays[name], whole[name])

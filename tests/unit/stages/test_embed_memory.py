@@ -27,22 +27,25 @@ def test_an_embedding_that_was_killed_goes_on_and_ends_with_the_same_bytes(
     # Another size of a batch may round otherwise, so that both have this one.
     monkeypatch.setattr(memory_keys, "BATCH", 8)
     monkeypatch.setattr(memory_keys, "ROWS", 16)
-    embed(*OF)
-    whole = [target.read_bytes(), manifest_path(target).read_bytes()]
-    target.unlink()
-    asked, keys = [0], DomainSpecificEmbedder.keys
+    asked, killed_at, keys = 0, 0, DomainSpecificEmbedder.keys
 
     def counted(self: Any, window: Any) -> Any:
-        asked[0] += 1
-        if asked[0] == 6:
+        nonlocal asked
+        asked += 1
+        if asked == killed_at:
             raise KeyboardInterrupt
         return keys(self, window)
 
     monkeypatch.setattr(DomainSpecificEmbedder, "keys", counted)
+    embed(*OF)
+    whole, batches = [target.read_bytes(), manifest_path(target).read_bytes()], asked
+    target.unlink()
+    asked, killed_at = 0, 6
     with pytest.raises(KeyboardInterrupt):
         embed(*OF)
     assert len(list(parts.glob("*.safetensors"))) == 2 and not target.exists()
     embed(*OF)
+    assert asked == batches + 2  # of the part in hand two are asked for again, of the other parts none
     assert [target.read_bytes(), manifest_path(target).read_bytes()] == whole
     assert not list(parts.glob("*.safetensors"))
 

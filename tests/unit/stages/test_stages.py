@@ -59,12 +59,31 @@ def test_the_template_of_a_path_gives_the_path_and_the_names_in_it() -> None:
     assert paths.policy.match("results/demo/runs/room/a/b/seed_3/policy.safetensors") is None
 
 
-@pytest.mark.parametrize("method", ["radt", "radt_agnostic", "ad", "dt", "dqn_lstm"])
-@pytest.mark.parametrize("scale", ["smoke", "paper"])
-def test_rules_declare_what_training_opens(workdir: Path, scale: str, method: str) -> None:
+MEMORY_FILES = ("embeddings.safetensors", "memory.faiss", "memory_rows.safetensors")
+EMBEDDER_RUN = "results/paper/runs/dark_room_10x10/dt.embedder/seed_42/policy.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("scale", "method", "memory", "models"),
+    [
+        ("smoke", "radt", MEMORY_FILES, ["results/smoke/runs/dark_room_10x10/dt/seed_0/policy.safetensors"]),
+        ("smoke", "radt_agnostic", MEMORY_FILES, []),
+        ("smoke", "dt", (), []),
+        ("paper", "radt", MEMORY_FILES, [EMBEDDER_RUN]),
+        ("paper", "radt_agnostic", MEMORY_FILES, ["data/models/bert-base-uncased/model.safetensors"]),
+        ("paper", "ad", (), []),
+        ("paper", "dqn_lstm", (), []),
+    ],
+)
+def test_rules_declare_what_training_opens(
+    workdir: Path, scale: str, method: str, memory: tuple[str, ...], models: list[str]
+) -> None:
     env = "tmaze_passive_10" if method.startswith("dqn") else ROOM
+    data = f"data/{scale}/{ROOM}"
+    histories = [] if method.startswith("dqn") else [f"{data}/histories.safetensors"]
     declared = STAGES["run"].inputs(Job("run", scale, env, method, "0"))
-    assert declared == inputs.train_inputs(scale, env, method)
+    opened = [*histories, *(f"{data}/{method}/{name}" for name in memory), *models]
+    assert [path.as_posix() for path in declared.values()] == opened
     assert rules.StageRule("run").reads({"scale": scale, "env": env, "method": method, "seed": "0"}) == [
         path.as_posix() for path in declared.values()
     ]
@@ -212,7 +231,7 @@ def test_what_goes_on_where_it_stopped_asks_for_no_more_time_at_the_next_attempt
 )
 def test_an_unknown_name_in_a_target_is_named_with_the_nearest(workdir: Path, target: str, hint: str) -> None:
     with pytest.raises(UserError, match=hint):
-        check_targets(["-n", "all", target])
+        check_targets(["all", target])
 
 
 def test_a_model_that_is_not_fetched_is_no_target(workdir: Path) -> None:
@@ -220,10 +239,10 @@ def test_a_model_that_is_not_fetched_is_no_target(workdir: Path) -> None:
         check_targets(["data/models/minilm/model.safetensors"])
 
 
-def test_known_targets_rules_and_options_pass(workdir: Path) -> None:
+def test_known_targets_and_rules_pass(workdir: Path) -> None:
     check_targets(
         [
-            *("--cores", "2", "all", "smoke", "results/demo/report.html", "--config", "scale=demo"),
+            *("all", "smoke", "results/demo/report.html"),
             "results/paper/figures/radt_dark_room_10x10.pdf",
             "results/smoke/runs/tmaze_passive_5/dqn_gpt/seed_0/scores.parquet",
         ]
