@@ -1,9 +1,10 @@
 """In-context evaluation of 20 tasks: all in one batch (with a cache where the context only grows), against batch 1.
 
 AD is timed over whole later episodes: each begins by encoding the one before it. RA-DT is timed where it is slowest, at
-steps in the middle of its fourth episode, where its window is full and slides: all of it is encoded anew (earlier steps
-are cached as long as what a row reads stays the same). The plain policies (see `plain_acting`) are timed at steps spread
-over an episode, and their environment costs nothing. Networks are untrained: what they compute costs the same.
+steps in the middle of its fourth episode, where its window is full and slides, and each row reads another window than before:
+all of it is encoded anew (earlier steps are cached as long as what a row reads stays the same). The plain policies (see
+`plain_acting`) are timed at steps spread over an episode, and their environment costs nothing. Networks are untrained: what
+they compute costs the same.
 """
 
 from __future__ import annotations
@@ -200,6 +201,7 @@ def retrieval(network: dict[str, Any], rows: int, room: dict[str, int]) -> Compa
 
     @torch.no_grad()
     def ours() -> None:
+        policy.changed_B[:] = True  # every row reads another window than at the step before
         policy.logits()
 
     @torch.no_grad()
@@ -235,5 +237,5 @@ def retrieval(network: dict[str, Any], rows: int, room: dict[str, int]) -> Compa
         goal=Goal(50),
         rounds=3,
         released=f"radt_d{network['width']}_acting",
-        notes=("one step in the middle of the fourth episode, where the window is full",),
+        notes=("one step in the middle of the fourth episode, where the window is full and all rows read anew",),
     )

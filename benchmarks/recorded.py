@@ -138,8 +138,10 @@ def _cells(result: Result, plain_limit: str, released_limit: str) -> tuple[str, 
     others = ("", "", "")
     if line is not None and result.rates is not None and ratio_to_it is not None:
         goal = "" if line.goal is None else _goal(f"≥ {line.goal:g}×", released.met(result), released_limit)
-        time = table.absolute(line.scaled(result.rates.gemm_seconds), line.unit)
-        threads = "" if line.threads == 1 else f", {line.threads} threads"
+        time = table.absolute(line.scaled(result.rates), line.unit)
+        threads = (
+            "" if line.threads == result.rates.threads else f", {table.counted(line.threads, 'thread')}, not scaled"
+        )
         others = (f"{time} ({line.of}{threads})", _times(ratio_to_it), goal)
     share = table.share(result).strip("–")
     return (result.work, table.absolute(result.ours_seconds, result.unit), *plain, *others, share)

@@ -1,8 +1,8 @@
 """What the released code took where it was timed (`released.yaml`), scaled to the machine that runs now.
 
 A matrix product of 1024 x 1024 x 1024 was timed there, and is timed here before each comparison; how much faster it is here scales
-the recorded time. That is fair where both codes multiply matrices, and rough where they do not. Nothing of the released code is
-needed to read this.
+the recorded time. That is fair where both codes multiply matrices, and rough where they do not. A time with another number of
+threads than there are here stays as it was. Nothing of the released code is needed to read this.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 import yaml
 from pydantic import model_validator
 
-from benchmarks.harness import Result
+from benchmarks.harness import Rates, Result
 from recollect.settings.schema import Frozen
 
 GEMM_FLOP = 2 * 1024**3
@@ -41,15 +41,17 @@ class Line(Frozen):
             raise ValueError("give either per_second or seconds")
         return self
 
-    def factor(self, gemm_seconds: float) -> float | None:
-        """How many times as long things take now as then; None where that is unknown."""
-        return None if self.gemm_seconds == "unknown" else gemm_seconds / self.gemm_seconds
+    def factor(self, rates: Rates) -> float | None:
+        """How many times as long things take now as then; None where that is unknown, or the threads are not as many."""
+        if self.gemm_seconds == "unknown" or self.threads != rates.threads:
+            return None
+        return rates.gemm_seconds / self.gemm_seconds
 
-    def scaled(self, gemm_seconds: float) -> float:
+    def scaled(self, rates: Rates) -> float:
         """Seconds per unit, as they would be now (as they were, where no factor is known)."""
         recorded = self.seconds if self.per_second is None else 1 / self.per_second
         assert recorded is not None
-        return recorded * (self.factor(gemm_seconds) or 1.0)
+        return recorded * (self.factor(rates) or 1.0)
 
 
 @cache
@@ -67,9 +69,7 @@ def line_of(result: Result) -> Line | None:
 def ratio_of(result: Result) -> float | None:
     """How many times as fast ours is; None where the released code was not timed."""
     line = line_of(result)
-    return (
-        None if line is None or result.rates is None else line.scaled(result.rates.gemm_seconds) / result.ours_seconds
-    )
+    return None if line is None or result.rates is None else line.scaled(result.rates) / result.ours_seconds
 
 
 def share_of(result: Result) -> float | None:

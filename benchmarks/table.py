@@ -76,11 +76,11 @@ def beside_released(result: Result) -> tuple[str, ...]:
     line = released.line_of(result)
     if line is None or result.rates is None:
         return (*("–",) * (len(RELEASED) - 1), share(result))
-    factor = line.factor(result.rates.gemm_seconds)
+    factor = line.factor(result.rates)
     threads = f", {line.threads} threads" if line.threads != result.rates.threads else ""
-    said = f"{line.date}, machine factor {'unknown' if factor is None else f'{factor:.2f}'}{threads}"
+    said = f"{line.date}, {'not scaled' if factor is None else f'machine factor {factor:.2f}'}{threads}"
     return (
-        f"{absolute(line.scaled(result.rates.gemm_seconds), line.unit)} ({said})",
+        f"{absolute(line.scaled(result.rates), line.unit)} ({said})",
         f"{released.ratio_of(result):.3g}×",
         "–" if line.goal is None else f"≥ {line.goal:g}×",
         {True: "yes", False: "NOT MET", None: "–"}[released.met(result)],
@@ -152,14 +152,14 @@ def machine_text(found: dict[str, Any], measured: Sequence[Rates]) -> str:
     """The machine in two lines."""
     square = [released.GEMM_FLOP / rates.gemm_seconds / 1e9 for rates in measured]
     return (
-        f"{found['processor']}; {found['cores']} cores, {_counted(found['threads'], 'thread')}, GPU {found['gpu']}; "
+        f"{found['processor']}; {found['cores']} cores, {counted(found['threads'], 'thread')}, GPU {found['gpu']}; "
         f"Python {found['python']}, torch {found['torch']}\n"
         f"load {found['load']} when it began; a 1024×1024×1024 matrix product: {_range(square)} GFLOP/s; "
         f"the fastest one, which shares of the peak are of: {_range([rates.peak_gflops for rates in measured])} GFLOP/s"
     )
 
 
-def _counted(count: int, what: str) -> str:
+def counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 

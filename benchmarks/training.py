@@ -256,7 +256,7 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
         yield Comparison(
             work=case.text,
             unit="samples",
-            plain="the same on transformers' GPT-2",
+            plain="the same on transformers' GPT-2" + (", not compiled" if case.compiled else ""),
             ours=Side(waiting(trainer(network_of(case), case), case.device), case.batch),
             against=Side(waiting(trainer(twin_of(plain), plain), case.device), case.batch),
             difference=partial(difference, case),

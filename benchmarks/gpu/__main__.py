@@ -40,6 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(
             "--profile says what it saw in --logs FOLDER, or with --one-process here; its rates are none to keep"
         )
+    if chosen.of and (chosen.names or chosen.json):
+        parser.error("--of measures nothing: it takes neither lines nor --json")
+    if chosen.keep and not chosen.of:
+        parser.error("--keep says what to do with --of: name files of numbers with it")
     device = chosen.device or ("cuda" if torch.cuda.is_available() else "cpu")
     asked = Asked(device, chosen.quick, chosen.variants, chosen.rates_only, chosen.profile, chosen.logs)
     if chosen.part_of is not None or chosen.one_process:
@@ -74,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _missing(found: table.Found) -> list[str]:
     """The lines that failed or were stopped; a way that a line has no setting for is none."""
-    return sorted({row.line for row in found.rows if row.why and not row.why.startswith("no such setting")})
+    without = [row for row in found.rows if row.rate is None]
+    return sorted({row.line for row in without if row.why and not row.why.startswith("no such setting")})
 
 
 def _written(found: table.Found) -> str:
@@ -192,7 +197,7 @@ def run(
         values, why = measured_by(name, asked, share, left) if left >= 1 else ([], "no time was left")
         measured = read(values)
         found.rows.extend(measured.rows)
-        found.jobs[name] = measured.jobs
+        found.jobs[name] = table.whole_jobs(name, measured.jobs)
         if why:
             found.rows.append(Row(name, "", COLUMNS[0] if not measured.rows else "the rest", why=why))
         print(f"{seconds - ends + time.perf_counter():5.0f} s  {name}{': ' + why if why else ''}", file=sys.stderr)

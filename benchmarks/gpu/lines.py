@@ -266,7 +266,7 @@ LINES: dict[str, Line] = {
         FRAMES,
         "helm",
         ("mini_grid_MemoryS7", "helm"),
-        {AS_SET: Variant(), "graph": Variant({LANGUAGE: BF16}, BF16)},
+        {AS_SET: Variant(peak="tf32"), "graph": Variant({LANGUAGE: BF16}, BF16)},
         {"actors": 2, "rollout": 8, "batches": 4},
         {"language_model": "random-transfo-xl"},
         extra={"members": SEEDS},

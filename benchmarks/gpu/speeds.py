@@ -13,7 +13,7 @@ from recollect.artifacts.sealed import write_bytes
 from recollect.settings.errors import UserError
 from recollect.stages import device_speeds
 from recollect.stages.between_marks import put_between
-from recollect.stages.device_speeds import MARKS, PAGE, DeviceSpeeds, TimedJob, TimedRow
+from recollect.stages.device_speeds import MARKS, PAGE, DeviceSpeeds, NamedJob, TimedJob, TimedRow
 from recollect.stages.stage import Job
 
 
@@ -72,7 +72,8 @@ def beside(earlier: DeviceSpeeds, later: DeviceSpeeds) -> DeviceSpeeds:
 
     rows = with_run(earlier)
     for what, row in with_run(later).items():
-        rows[what] = _row_beside(rows[what], row) if what in rows else row
+        if _numbers(row):  # else there was no time for it, or all of it failed
+            rows[what] = _row_beside(rows[what], row) if what in rows else row
     jobs = {(job.job, job.seeds): job for job in (*earlier.jobs, *later.jobs)}
     names = [line.what for line in LINES.values()]
 
@@ -84,11 +85,17 @@ def beside(earlier: DeviceSpeeds, later: DeviceSpeeds) -> DeviceSpeeds:
     return later.model_copy(update={"rows": tuple(sorted(rows.values(), key=place)), "jobs": tuple(jobs.values())})
 
 
+def _numbers(row: TimedRow) -> dict[str, float]:
+    return {way: rate for way, rate in row.rates.items() if not isinstance(rate, str)}
+
+
 def _row_beside(earlier: TimedRow, later: TimedRow) -> TimedRow:
-    rates = earlier.rates | later.rates
+    """Both as one; a word of the later, for why there is no number, takes the place of nothing."""
+    words = {way: rate for way, rate in later.rates.items() if way not in earlier.rates}
+    rates = earlier.rates | words | _numbers(later)
     known = {row.best: rates[row.best] for row in (earlier, later) if row.best}
     best = max(known, key=lambda way: float(known[way]), default="")
-    row = later if best in later.rates else earlier
+    row = later if best in _numbers(later) else earlier
     agrees = earlier.agrees if later.agrees is None else later.agrees
     return row.model_copy(update={"rates": rates, "best": best, "agrees": agrees})
 
@@ -98,18 +105,21 @@ def jobs_of(found: Found) -> Iterator[TimedJob]:
 
     The rates of an ensemble count what all of its seeds do. So the seconds are one seed's share, and nothing else divides them.
     """
-    known: dict[tuple[Job, int], float] = {}
+    known: dict[tuple[Job, int], TimedJob] = {}
     for name, stages in found.jobs.items():
         line = LINES[name]
         own = [row for row in found.rows if row.line == name and row.variant == AS_SET]
         rates = {row.part: row.rate for row in own if row.rate}
-        for stage, units in stages.items():
-            if all(part in rates for part, count in units.items() if count):
-                seconds = sum(count / rates[part] for part, count in units.items() if count)
+        for stage, whole in stages.items():
+            units = {part: count for part, count in whole.units.items() if count}
+            if all(part in rates for part in units):
+                seconds = sum(count / rates[part] for part, count in units.items())
                 seeds = max(1, int(str(line.extra.get("members", 0))))
-                known.setdefault((Job(stage, "paper", line.env, line.method), seeds), seconds)
-    for (job, seeds), seconds in known.items():
-        yield device_speeds.timed_job(job, seconds, seeds)
+                job = Job(stage, "paper", line.env, line.method)
+                named = NamedJob.names(job)
+                timed = TimedJob(**named, seconds=seconds, settings=whole.settings, work=whole.work, seeds=seeds)
+                known.setdefault((job, seeds), timed)
+    yield from known.values()
 
 
 if __name__ == "__main__":  # after a file was added by hand

@@ -10,15 +10,38 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.lines import COLUMNS, LINES
+from benchmarks.gpu.lines import AS_SET, COLUMNS, LINES
 from benchmarks.gpu.one_line import Row, Units
 from recollect.evaluation.speed import machine
 from recollect.settings.errors import UserError
 from recollect.stages.circumstances import commit, processor
-from recollect.stages.device_speeds import TimedRow, cell_text, ends, peaks_text
+from recollect.stages.device_speeds import Counted, TimedRow, cell_text, ends, of_today, peaks_text
+from recollect.stages.stage import Job
 
 WORDS = {"no such setting": "·", "no time was left": "time", "out of memory": "memory", "stopped": "time"}
 WHAT = 55  # letters of the first column
+
+
+@dataclass(frozen=True)
+class WholeJob:
+    """A job of scale `paper` as it stood when its line was measured.
+
+    Args:
+        units: part -> how many.
+        settings, work: see `recollect.stages.device_speeds.TimedJob`.
+    """
+
+    units: dict[str, float]
+    settings: str
+    work: Counted
+
+
+def whole_jobs(name: str, units: Units) -> dict[str, WholeJob]:
+    """Stage -> the job of a line, with today's settings."""
+    line = LINES[name]
+    return {
+        stage: WholeJob(parts, *of_today(Job(stage, "paper", line.env, line.method))) for stage, parts in units.items()
+    }
 
 
 @dataclass
@@ -32,7 +55,7 @@ class Found:
     quick: bool = False
     peaks: dict[str, float] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
-    jobs: dict[str, Units] = field(default_factory=dict)
+    jobs: dict[str, dict[str, WholeJob]] = field(default_factory=dict)
 
     @classmethod
     def of_this_machine(cls, device: str, quick: bool) -> Found:
@@ -47,7 +70,19 @@ class Found:
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Found:
-        return cls(**{**said, "rows": [Row(**row) for row in said["rows"]]})
+        """Raises UserError: an older version wrote it, without the settings of its jobs."""
+        if any("settings" not in job for stages in said["jobs"].values() for job in stages.values()):
+            what = f"a run of {said['date']} does not say which settings it was timed with"
+            raise UserError(what, where=said["device"], do="measure again: an older version wrote its file")
+        jobs = {
+            name: {stage: WholeJob(**{**job, "work": tuple(job["work"])}) for stage, job in stages.items()}
+            for name, stages in said["jobs"].items()
+        }
+        return cls(**{**said, "rows": [Row(**row) for row in said["rows"]], "jobs": jobs})
+
+    def has_as_set(self, name: str) -> bool:
+        """Whether a line was timed as the settings stand, which is what its jobs are reckoned from."""
+        return any(row.line == name and row.variant == AS_SET and row.rate is not None for row in self.rows)
 
     def timed(self) -> list[TimedRow]:
         """The rows of the table: of each part of each line all ways of computing."""
@@ -101,7 +136,7 @@ def joined(runs: Sequence[Found]) -> Found:
     for line, _, variant in [key for key, row in rows.items() if row.part and row.rate is not None]:
         rows.pop((line, "", variant), None)  # why another run had no time for it
     order = sorted(rows.values(), key=lambda row: list(LINES).index(row.line))
-    jobs = {name: units for run in runs for name, units in run.jobs.items() if units}
+    jobs = {name: stages for run in runs for name, stages in run.jobs.items() if stages and run.has_as_set(name)}
     peaks = {name: value for run in runs for name, value in run.peaks.items()}
     return replace(last, rows=order, jobs=jobs, peaks=peaks)
 
@@ -136,7 +171,7 @@ def text(found: Found) -> str:
         lines.append(line([": ".join(filter(None, (row.what, row.unit)))[:WHAT], *cells, *ends(row)]))
     lines += [
         "",
-        "* the fastest that agrees with the CPU; memory and roofline are of it. – not asked, · no such setting",
+        "* the fastest that does not disagree with the CPU; memory and roofline are of it. – not asked, · no such setting",
         "as the CPU: losses and gradient norms, or outputs, of a few small steps from the same weights",
     ]
     return "\n".join(lines + _notes(found.rows))

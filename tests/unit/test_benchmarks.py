@@ -40,6 +40,7 @@ from benchmarks import (  # noqa: E402
 )
 from benchmarks.harness import Comparison, Goal, NotTheSame, Rates, Side  # noqa: E402
 from benchmarks.long_run import long_run  # noqa: E402
+from recollect.radt.cached_reading import CachedReading  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("in_the_repository")
 QUICK = [name for name in benchmarks.NAMES if name != "dry_run"]
@@ -269,19 +270,25 @@ def test_the_released_codes_time_is_scaled_by_the_machine_and_a_missed_goal_is_m
             {**common, "per_second": 1.0, "gemm_seconds": 0.02, "goal": 3, "gflop": 10}
         ),
         "unknown": released.Line.model_validate({**common, "seconds": 1.0, "gemm_seconds": "unknown", "goal": 3}),
+        "of two threads": released.Line.model_validate(
+            {**common, "seconds": 1.0, "gemm_seconds": 0.02, "goal": 3, "threads": 2}
+        ),
     }
     monkeypatch.setattr(released, "lines", lambda: lines)
     bare = dataclasses.replace(result((), None, seconds=0.2), rates=Rates(1, 0.01, 200.0))
-    known, unknown = (dataclasses.replace(bare, released=name) for name in lines)
+    known, unknown, of_two = (dataclasses.replace(bare, released=name) for name in lines)
     # The matrix product takes half as long as then: so would the released code, 0.5 s and not 1 s.
     assert released.ratio_of(known) == pytest.approx(2.5) and released.met(known) is False
     assert released.ratio_of(unknown) == pytest.approx(5.0) and released.met(unknown) is True
+    # Of two threads, beside ours with one, nothing says how much faster a machine is.
+    assert released.ratio_of(of_two) == pytest.approx(5.0)
+    assert "1 steps/s (2026-11-22, not scaled, 2 threads)" in table.text([of_two], with_released=True)
     assert released.ratio_of(bare) is None and released.met(bare) is None
     first, second, third = table.text([known, unknown, bare], with_released=True).splitlines()[2:5]
     assert "2 steps/s (2026-11-22, machine factor 0.50" in first and "2.5×" in first
     # 10 GFLOP in 0.2 s, of 200 GFLOP in one; at the peak it would take 0.05 s.
     assert "NOT MET" in first and first.endswith("25 % (all of it: 10×)")
-    assert "1 steps/s (2026-11-22, machine factor unknown" in second and "yes" in second
+    assert "1 steps/s (2026-11-22, not scaled" in second and "yes" in second
     assert third.endswith("–")
     assert "(2) its share of the peak" in table.text([known], with_released=True)
     # What was counted while it ran goes before what was counted by hand.
@@ -290,13 +297,37 @@ def test_the_released_codes_time_is_scaled_by_the_machine_and_a_missed_goal_is_m
     assert released.ratio_of(dataclasses.replace(known, rates=None)) is None
 
 
+def test_radt_is_timed_where_each_row_reads_another_window_than_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    comparison = in_context.retrieval({"width": 16, "layers": 1, "heads": 2}, 3, {"width": 6, "height": 5})
+    read, whole = [], CachedReading._read
+
+    def watched(self: CachedReading, context: Any, has_context_B: torch.Tensor, changed_B: np.ndarray) -> None:
+        read.append(int(changed_B.sum()))
+        whole(self, context, has_context_B, changed_B)
+
+    monkeypatch.setattr(CachedReading, "_read", watched)
+    comparison.ours.run()
+    comparison.ours.run()
+    assert read == [3, 3]
+
+
+def test_a_compiled_step_says_that_the_plain_one_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for name in ("trainer", "network_of", "twin_of"):
+        monkeypatch.setattr(training, name, lambda *unused: print)
+    monkeypatch.setattr(training, "waiting", lambda step, device: step)
+    found = list(training.comparisons(False))
+    assert any(one.work.endswith(", compiled") for one in found)
+    assert all(one.work.endswith(", compiled") == one.plain.endswith(", not compiled") for one in found)
+
+
 def test_every_recorded_line_is_well_formed_and_named_by_a_benchmark() -> None:
     sources = " ".join(path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))
     built = {f"{run}_{part}" for _, _, run in one_actor.RUNS for part in ("update", "collecting")}
     built |= set(training.RELEASED.values()) | {f"{m}_d{d}_acting" for m in ("ad", "radt") for d in (64, 512)}
     built |= {"transformer_xl_511", "transformer_xl_15", "tmaze_stepping", "key_to_door_stepping", "dark_room_stepping"}
     for name, line in released.lines().items():
-        assert line.scaled(0.02) > 0
+        assert line.scaled(Rates(1, 0.02, 200.0)) > 0
         assert name in built or f'"{name}"' in sources, name
 
 

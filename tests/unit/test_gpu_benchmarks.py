@@ -103,7 +103,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> table.Found:
     monkeypatch.setattr(one_line, "subject_of", broken)
     rows, jobs = measured("made_up")
     peaks = {"float32": 1e12, "tf32": 1e12, "bfloat16": 1e12, "copy": 1e12}
-    return table.Found("CPU", "abc", "2026-01-02", "2", False, peaks, rows, {"made_up": jobs})
+    return table.Found(
+        "CPU", "abc", "2026-01-02", "2", False, peaks, rows, {"made_up": table.whole_jobs("made_up", jobs)}
+    )
 
 
 def test_what_fails_is_a_row_that_says_so_and_the_others_go_on(made: table.Found) -> None:
@@ -213,6 +215,7 @@ def test_a_run_that_did_not_come_to_its_end_replaces_none_that_did(
     monkeypatch.setattr(speeds, "write", lambda found: [path])
     assert "lines failed or were stopped: made_up" in __main__._written(made)
     made.rows = [row for row in made.rows if not row.why.startswith("RuntimeError")]
+    made.rows.append(Row("made_up", "", "TF32", "things", 7.0, "tf32", why="not compared with the CPU: it was full"))
     assert __main__._written(made) == f"written: {path}"
 
 
@@ -246,6 +249,42 @@ def test_a_whole_job_is_the_sum_of_its_parts_as_the_settings_stand(made: table.F
     assert (job.stage, job.env, job.method, job.seconds) == ("train", "dark_room_10x10", "dt", 50.0)
     made.rows = [row for row in made.rows if row.variant != AS_SET]
     assert speeds.speeds_of(made).jobs == ()
+
+
+def test_a_job_keeps_the_settings_that_it_was_timed_with(
+    made: table.Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    then = made.jobs["made_up"]["train"]
+    write_json(tmp_path / "then.json", made.as_json(), kind=__main__.KIND)
+    other = ("other settings", (1.0,) * 7)
+    monkeypatch.setattr(table, "of_today", lambda job: other)
+    monkeypatch.setattr(device_speeds, "of_today", lambda job: other)
+    read = table.Found.from_json(read_json(tmp_path / "then.json", kind=__main__.KIND))
+    (job,) = speeds.speeds_of(read).jobs
+    assert (job.settings, job.work) == (then.settings, then.work)
+    one_way = replace(made, rows=[Row("made_up", "", "bf16", "things", 7.0, "bfloat16")])
+    one_way.jobs = {"made_up": table.whole_jobs("made_up", {"train": {"": 5000.0}})}
+    (job,) = speeds.speeds_of(table.joined([read, one_way])).jobs
+    assert job.settings == then.settings, "the later run timed another way alone"
+
+
+def test_numbers_that_do_not_say_their_settings_are_refused(made: table.Found) -> None:
+    older = {**made.as_json(), "jobs": {"made_up": {"train": {"": 5000.0}}}}
+    with pytest.raises(UserError, match="which settings"):
+        table.Found.from_json(older)
+
+
+def test_a_line_of_seeds_is_held_to_the_tolerance_of_its_single_run() -> None:
+    assert LINES["helm_of_10"].variants[AS_SET] == LINES["helm"].variants[AS_SET] == Variant(peak="tf32")
+
+
+@pytest.mark.parametrize(
+    "words", [["radt", "--of", "a.json"], ["--of", "a.json", "--json", "b.json"], ["radt", "--keep"]]
+)
+def test_words_that_would_do_nothing_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        __main__.main(["--device", "cpu", "--quick", *words])
+    assert "--of" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_each_timed_job_is_reckoned_from_the_others_of_its_kind_and_not_from_itself(workdir: Path) -> None:
@@ -338,7 +377,7 @@ def test_lines_of_one_process_are_measured_in_their_order_and_kept_one_by_one(
     found = table.Found.from_json(read_json(kept, kind="benchmarks"))
     assert seen == ["search", "ad", "radt"]
     assert {(row.line, row.rate) for row in found.rows} == {("search", 2.0), ("ad", 2.0)} and found.peaks
-    assert found.jobs == {"search": {"train": {"": 4.0}}, "ad": {"train": {"": 4.0}}}
+    assert {name: jobs["train"].units for name, jobs in found.jobs.items()} == {"search": {"": 4.0}, "ad": {"": 4.0}}
 
 
 @pytest.mark.slow
