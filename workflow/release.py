@@ -111,7 +111,7 @@ def results() -> bool:
         shutil.copytree("metrics", clone / "metrics", dirs_exist_ok=True)
         said("dvc", "pull", cwd=clone)
         expect("up to date", said("dvc", "status", cwd=clone))
-        expect("Nothing to be done", said("snakemake", "--dry-run", cwd=clone))
+        expect("Nothing to be done", said("snakemake", "--dry-run", cwd=clone, source=clone / "src"))
     return True
 
 
@@ -126,13 +126,18 @@ def say(line: str) -> None:
     print(f"release: {line}", flush=True)
 
 
-def said(*command: str, cwd: Path | None = None, status: int = 0, alone: bool = False) -> str:
+def said(
+    *command: str, cwd: Path | None = None, status: int = 0, alone: bool = False, source: Path | None = None
+) -> str:
     """What a command says, stdout and stderr together; UserError where it ends with another status.
 
     Args:
         alone: it does not see the packages that PYTHONPATH names.
+        source: where the package lies that it takes.
     """
     environment = {key: value for key, value in os.environ.items() if not (alone and key == "PYTHONPATH")}
+    if source is not None:
+        environment["PYTHONPATH"] = str(source)
     done = subprocess.run(
         command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
