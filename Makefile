@@ -29,16 +29,16 @@ setup: ## make .venv, with every package checked against a hash (FAMILY=cpu: tor
 procgen: setup ## make .venv-procgen, the Python 3.10 that plays Procgen, with every package checked against a hash
 	@$(BIN)/python envs/setup.py --world procgen $(if $(WORLD_PYTHON),--python "$(WORLD_PYTHON)")
 
-demo: setup ## the headline figures of each paper, with real, small-scale learning
+demo: setup ## the headline figures of each paper, with real, small-scale learning (CORES=2: on so many cores; else on all)
 	$(BIN)/recollect warm $(BIN)/snakemake --cores $(CORES) --config scale=demo figures=headlines --prioritize $(FIRST) $(LOGGER) -- all report
 	@$(BIN)/recollect finished --scale demo headlines
 
-demo-all: setup ## all figures that are sized for two CPU cores
+demo-all: setup ## all figures that are sized for two CPU cores (CORES, as of demo)
 	$(BIN)/recollect warm $(BIN)/snakemake --cores $(CORES) --config scale=demo figures=demo_all $(LOGGER) -- all report
 	@$(BIN)/recollect finished --scale demo demo_all
 
-smoke: setup ## the whole workflow on toy sizes, in minutes: proves the wiring, shows no result
-	$(BIN)/recollect warm $(BIN)/snakemake --cores 2 --config scale=smoke figures=demo_all $(LOGGER) -- all report
+smoke: setup ## the whole workflow on toy sizes, in minutes: proves the wiring, shows no result (CORES, as of demo)
+	$(BIN)/recollect warm $(BIN)/snakemake --cores $(CORES) --config scale=smoke figures=demo_all $(LOGGER) -- all report
 	@$(BIN)/recollect finished --scale smoke demo_all
 
 forecast: setup ## what it will cost (SCALE=paper FIGURES=all DEVICES=8)

@@ -171,9 +171,8 @@ def radt_policy(settings: Settings) -> radt.RetrievalPolicy:
     network = settings.method.hyperparameters.network.model_dump(include={"width", "layers", "heads", "tokens"})
     embedder = dt.build_network(settings_of("dt.embedder", network, settings.environment.options), facts)
     assert settings.method.memory is not None
-    return radt.RetrievalPolicy(
-        radt.build_network(settings, facts).eval(), DomainSpecificEmbedder(embedder, settings.method.memory), settings
-    )
+    frozen = DomainSpecificEmbedder(embedder, settings.method.memory, "float32")
+    return radt.RetrievalPolicy(radt.build_network(settings, facts).eval(), frozen, settings)
 
 
 def at_random(play: Play, steps: int) -> None:

@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 
 import numpy as np
 from gymnasium.spaces import Discrete
-from gymnasium.vector import AutoresetMode
 
 from benchmarks import exit_status
 from recollect.artifacts.sealed import write_bytes
@@ -71,9 +70,7 @@ def steps(env: str, seconds: float) -> WorldStep | None:
     seeds = np.arange(INSTANCES, dtype=np.uint64)
     worlds = [registry.make_world(settings.world, settings.options, played, seeds)]
     if kind.slow:
-        worlds.append(
-            ParallelWorld(settings.world, settings.options, played, seeds, AutoresetMode.DISABLED, processes=2)
-        )
+        worlds.append(ParallelWorld(settings.world, settings.options, played, seeds, processes=2))
     best = _best(worlds, seconds)
     return WorldStep(
         env=env,

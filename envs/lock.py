@@ -146,16 +146,14 @@ def main() -> None:
     """Write every lock."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions instead of the present pins")
-    parser.add_argument("--start-from", type=Path, help="a file of pins to keep, as `pip freeze` writes it")
     chosen = parser.parse_args()
 
     project = tomllib.loads((ENVS.parent / "pyproject.toml").read_text())["project"]
     extras: dict[str, list[str]] = project["optional-dependencies"]
     runtime: list[str] = project["dependencies"]
 
-    chosen_pins = [chosen.start_from] if chosen.start_from else sorted(LOCKS.glob("*.txt"))
-    chosen_pins = [path for path in chosen_pins if path.stem != "torch-cpu"]  # no registry has that build
-    present = "" if chosen.upgrade else pins(*(parse(path.read_text()) for path in chosen_pins))
+    locked = [path for path in sorted(LOCKS.glob("*.txt")) if path.stem != "torch-cpu"]  # no registry has that build
+    present = "" if chosen.upgrade else pins(*(parse(path.read_text()) for path in locked))
     torch = resolve([x for x in runtime if package(x) == "torch"], present)
     everything = resolve([*runtime, *extras["workflow"], *extras["dev"], *extras["docs"]], present)
     known = pins({**{x: b for x, b in parse(present).items() if x not in everything}, **everything})

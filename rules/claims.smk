@@ -7,7 +7,7 @@ rule claims_table:
     input:
         CLAIMS.reads,
     output:
-        **CLAIMS.writes,
+        **CLAIMS.outputs(update),
     log:
         CLAIMS.log,
     conda:

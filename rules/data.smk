@@ -10,7 +10,7 @@ rule generate:
     input:
         GENERATE.reads,
     output:
-        **GENERATE.writes,
+        **GENERATE.outputs(update),
     log:
         GENERATE.log,
     priority: GENERATE.priority
@@ -28,7 +28,7 @@ rule generate:
 # Of sources whose agents learn for hours, each on one core: a job for each task.
 rule generate_task:
     output:
-        **GENERATE_TASK.writes,
+        **GENERATE_TASK.outputs(update),
     log:
         GENERATE_TASK.log,
     priority: GENERATE_TASK.priority
@@ -45,7 +45,7 @@ rule generate_task:
 
 rule fetch:
     output:
-        **FETCH.writes,
+        **FETCH.outputs(update),
     log:
         FETCH.log,
     conda:
@@ -60,7 +60,7 @@ rule fetch:
 
 rule fetch_data:
     output:
-        **FETCH_DATA.writes,
+        **FETCH_DATA.outputs(update),
     log:
         FETCH_DATA.log,
     conda:

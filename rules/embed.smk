@@ -13,7 +13,7 @@ rule train_images:
     input:
         TRAIN_IMAGES.reads,
     output:
-        **TRAIN_IMAGES.writes,
+        **TRAIN_IMAGES.outputs(update),
     log:
         TRAIN_IMAGES.log,
     priority: TRAIN_IMAGES.priority
@@ -32,7 +32,7 @@ rule embed_images:
     input:
         EMBED_IMAGES.reads,
     output:
-        **EMBED_IMAGES.writes,
+        **EMBED_IMAGES.outputs(update),
     log:
         EMBED_IMAGES.log,
     priority: EMBED_IMAGES.priority
@@ -51,7 +51,7 @@ rule embed:
     input:
         EMBED.reads,
     output:
-        **EMBED.updates(update),
+        **EMBED.outputs(update),
     log:
         EMBED.log,
     priority: EMBED.priority
@@ -69,7 +69,7 @@ rule embed:
 # A small model of images and texts, trained on pictures that the job draws itself: one core, minutes.
 rule train_vision_language:
     output:
-        **TRAIN_VISION_LANGUAGE.writes,
+        **TRAIN_VISION_LANGUAGE.outputs(update),
     log:
         TRAIN_VISION_LANGUAGE.log,
     priority: TRAIN_VISION_LANGUAGE.priority
@@ -88,7 +88,7 @@ rule embed_vocabulary:
     input:
         EMBED_VOCABULARY.reads,
     output:
-        **EMBED_VOCABULARY.writes,
+        **EMBED_VOCABULARY.outputs(update),
     log:
         EMBED_VOCABULARY.log,
     priority: EMBED_VOCABULARY.priority

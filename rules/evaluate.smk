@@ -7,7 +7,7 @@ rule evaluate:
     input:
         EVALUATE.reads,
     output:
-        **EVALUATE.writes,
+        **EVALUATE.outputs(update),
     log:
         EVALUATE.log,
     wildcard_constraints:

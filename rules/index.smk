@@ -7,7 +7,7 @@ rule index:
     input:
         INDEX.reads,
     output:
-        **INDEX.updates(update),
+        **INDEX.outputs(update),
     log:
         INDEX.log,
     priority: INDEX.priority

@@ -7,7 +7,7 @@ rule inspect:
     input:
         INSPECT.reads,
     output:
-        **INSPECT.writes,
+        **INSPECT.outputs(update),
     log:
         INSPECT.log,
     priority: INSPECT.priority

@@ -7,7 +7,7 @@ rule measure:
     input:
         MEASURE.reads,
     output:
-        **MEASURE.writes,
+        **MEASURE.outputs(update),
     log:
         MEASURE.log,
     conda:

@@ -8,7 +8,7 @@ rule report_page:
         REPORT.reads,
         lambda wildcards: planned(wildcards.scale).files("page"),
     output:
-        **REPORT.writes,
+        **REPORT.outputs(update),
     log:
         REPORT.log,
     conda:

@@ -21,7 +21,7 @@ def make_rule(rule_name, seeds, constraints):
         input:
             RUN.reads,
         output:
-            **RUN.updates(update),
+            **RUN.outputs(update),
         log:
             RUN.log,
         wildcard_constraints:

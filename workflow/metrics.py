@@ -3,9 +3,9 @@
     python workflow/metrics.py demo
 
 So `dvc metrics diff` and `dvc exp show` compare the scores of two commits, also where neither was pulled. Read are the
-figures' CSV files, which hold exactly what is drawn: the last value of every curve, and every bar. Of a picture (a map, a
-matrix, words) the last place would mean nothing: only the kinds of `SCORES` are read. And the claims, as they were judged:
-each verdict, and the effect and interval of each contrast.
+CSV files of the figures that config/config.yaml selects, which hold exactly what is drawn: the last value of every curve, and
+every bar. Of a picture (a map, a matrix, words) the last place would mean nothing: only the kinds of `SCORES` are read. And the
+claims, as they were judged: each verdict, and the effect and interval of each contrast.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from provenance import write_whole  # its neighbour: a script finds what stands beside it
+
+from recollect.stages import paths
+from recollect.stages.selection import default_selection
 
 NUMBERS = {"holds": 1, "undecided": 0, "contradicted": -1, "not run": None}
 COLUMNS = {"panel", "method", "x", "y"}
@@ -66,9 +69,9 @@ def verdicts(judged: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def main(scale: str) -> None:
     """Write `metrics/{scale}.json` and `metrics/{scale}_claims.json`; run from the repository's root."""
-    tables = sorted(Path("results", scale, "figures").glob("*.csv"))
-    values = {table.stem: found for table in tables if (found := last_values(table))}
-    judged = json.loads(Path("results", scale, "claims.json").read_text(encoding="utf-8"))["claims"]
+    tables = {figure: paths.FIGURE_FILES["csv"](scale, figure) for figure in default_selection().figures_at(scale)}
+    values = {figure: found for figure, table in tables.items() if table.is_file() and (found := last_values(table))}
+    judged = json.loads(paths.claims(scale).read_text(encoding="utf-8"))["claims"]
     for name, content in ((scale, values), (f"{scale}_claims", verdicts(judged))):
         write_whole(Path("metrics", f"{name}.json"), json.dumps(content, indent=1, sort_keys=True) + "\n")
 

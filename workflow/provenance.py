@@ -138,7 +138,6 @@ def write_whole(path: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] not in (["save"], ["restore"]):
-        sys.exit("usage: python workflow/provenance.py save|restore")
-    count = save() if sys.argv[1] == "save" else restore()
-    print(f"{TRACKED}: {count} records {'packed' if sys.argv[1] == 'save' else 'restored'}")
+    if sys.argv[1:] != ["save"]:
+        sys.exit("usage: python workflow/provenance.py save")
+    print(f"{TRACKED}: {save()} records packed")

@@ -77,9 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _missing(found: table.Found) -> list[str]:
-    """The lines that failed or were stopped; a way that a line has no setting for is none."""
+    """The lines that failed or were stopped, and `peaks` where there are none; a way that a line has no setting for is none."""
     without = [row for row in found.rows if row.rate is None]
-    return sorted({row.line for row in without if row.why and not row.why.startswith("no such setting")})
+    lines = {row.line for row in without if row.why and not row.why.startswith("no such setting")}
+    return sorted(lines if found.peaks else {PEAKS, *lines})
 
 
 def _written(found: table.Found) -> str:
@@ -87,8 +88,8 @@ def _written(found: table.Found) -> str:
     missing = _missing(found)
     path = device_speeds.path_of(found.device)
     if missing and path.is_file():
-        how = "`--json FILE`, then the same with the names of these lines, then `--of` both files"
-        return f"{path} stays as it is, as lines failed or were stopped: {', '.join(missing)}. {how} writes it."
+        how = "`--json FILE`, then the same with the names of these lines (peaks: of any), then `--of` both files"
+        return f"{path} stays as it is, as some failed or were stopped: {', '.join(missing)}. {how} writes it."
     return "\n".join(f"written: {path}" for path in speeds.write(found))
 
 
@@ -188,8 +189,10 @@ def run(
     ends = time.perf_counter() + seconds
     found = table.Found.of_this_machine(asked.device, asked.quick)
     measured_by = _in_a_process if apart else _in_this_process
-    values, _ = measured_by(PEAKS, asked, LEAST, seconds)
+    values, why = measured_by(PEAKS, asked, LEAST, seconds)
     found.peaks.update(*values[:1])
+    if why:
+        print(f"{PEAKS}: {why}", file=sys.stderr)
     for place, name in enumerate(names):
         left = ends - time.perf_counter()
         weights = [LINES[other].weight for other in names[place:]]

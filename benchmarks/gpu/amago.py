@@ -17,7 +17,7 @@ from recollect.amago.network import world_shape
 from recollect.amago.timestep_encoders import StepShape
 from recollect.amago.trajectory_files import Trajectory
 from recollect.common.cuda_graphs import WARM_UP
-from recollect.common.work import FLOAT, LEARNING, shape_of
+from recollect.common.work import FLOAT, shape_of
 from recollect.evaluation.speed import Clock
 from recollect.settings.resolve import algorithm_module
 
@@ -32,27 +32,27 @@ def learning(case: Case) -> Subject:
     hp: Any = settings.method.hyperparameters
     trainer = _trainer(case, UPDATES)
     window = hp.context_of(shape_of(case.scale, case.env).horizon)
-    net = work.network(settings, window)
+    net = work.parts(settings, window)
 
     def update() -> None:
         trainer.at.of_epoch = 0
         trainer.learn({})
 
-    per_update = hp.batch_size * window * net.flop * (LEARNING + 1)
+    per_update = hp.batch_size * window * work.learned(settings, window)
     parts = (
         Part(
             "update",
             "updates",
             lambda: case.rate(update, UPDATES, least=1),
             per_update,
-            BYTES_OF_AN_UPDATE * net.parameters,
+            BYTES_OF_AN_UPDATE * net.trained.parameters,
         ),
         Part(
             "collecting",
             "env steps",
             lambda: _collecting_rate(case, trainer),
-            net.flop,
-            FLOAT * net.parameters / hp.actors,
+            net.acting.flop,
+            FLOAT * net.acting.parameters / hp.actors,
             often=False,
         ),
     )

@@ -189,8 +189,7 @@ class Run:
     def is_made(self) -> bool:
         """Whether it is trained and scored, with the settings, code and inputs of today."""
         with self.inside():
-            job = self._job
-            return all(part.is_made(step) for part, step in STAGES[job.stage].steps(job))
+            return STAGES[self._job.stage].is_made(self._job)
 
     @property
     def scores(self) -> pd.DataFrame:
@@ -234,6 +233,7 @@ class Run:
         """
         from recollect.artifacts.inputs import Inputs
         from recollect.artifacts.sealed import read_arrays, verify
+        from recollect.artifacts.threads import settle_cudnn
         from recollect.stages.evaluate import kept_policy
 
         with self.inside():
@@ -244,10 +244,10 @@ class Run:
             else:
                 path = inputs.evaluate_inputs(*self._of)["policy"]
                 verify(path, kind="policy", input_from=self._how_to_make(path, "trained"))
-            device = "cuda" if usable(device) else "cpu"
+            read = Inputs(device="cuda" if usable(device) else "cpu", **files)
+            settle_cudnn()
             module = algorithm_module(self.settings.method.algorithm, where=method_path(self.method))
-            arrays = read_arrays(files["policy"], kind="policy")
-            return module.load_policy(self.settings, arrays, Inputs(device=device, **files))
+            return module.load_policy(self.settings, read_arrays(files["policy"], kind="policy"), read)
 
     def rollout(
         self,

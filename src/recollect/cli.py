@@ -97,6 +97,7 @@ def _do(
         seeds = names.get("seed")
         if not isinstance(seeds, list):
             return one(stage, names, options, held if device else None)
+        names["seed"] = seeds = list(dict.fromkeys(seeds))
         if len(seeds) > 1:
             stage.ahead(*names.values(), **options, device=held)
         if at_a_time > 1:
@@ -114,9 +115,10 @@ def one(stage: Stage, names: dict[str, Any], options: dict[str, Any], device: st
         return stage.run(*names.values(), **options, **({"device": device} if device else {}))
 
     of = job_of(stage.name, {name: str(value) for name, value in names.items()})
+    other = options.keys() - {"trust_checkpoint"}  # with which something else is made than by the workflow
     returned: object = None
     if not (stage.keeps and not stage.parts and kept(stage, of)):
-        returned = work() if stage.parts or options else timed(stage, of, device or "cpu", work)
+        returned = work() if stage.parts or other else timed(stage, of, device or "cpu", work)
     print(returned if isinstance(returned, str) else outcome(stage, of, options), flush=True)
 
 

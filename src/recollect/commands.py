@@ -376,6 +376,10 @@ def forecast(
 
     scale, chosen = _asked(scale, figures)
     if write:
+        others = {"--remaining": remaining, "--measure": measure, "--table": table, "--devices": devices != 1}
+        if said := [option for option, given in {**others, "--threads": threads != 1}.items() if given]:
+            what = f"a page has the tables of a fresh clone, whatever {', '.join(said)} says"
+            raise UserError(what, where="recollect forecast --write", do="leave out one or the other")
         return write_tables(write, " ".join(figures or ()), stage(scale, chosen, device=device, measured={}))
     known = measurements()
     if measure:

@@ -1,8 +1,8 @@
 """How a command starts as a fork of a process that has imported everything.
 
-To import torch and pandas takes a job over two seconds of CPU, and what draws one more, as long as many jobs of scale `demo`
-work, and that target has a hundred jobs. `recollect warm COMMAND` imports them once, runs the command (Snakemake), and lets every
-`recollect` command beneath it fork from there: the same code on the same files with the same threads, so the same bytes.
+To import torch and pandas takes a job over two seconds of CPU, and what draws one more. Many of the hundred jobs of scale
+`demo` work no longer than that. `recollect warm COMMAND` imports them once and runs the command (Snakemake). Every `recollect`
+command beneath it forks from there: the same code on the same files with the same threads, so the same bytes.
 
 - A job forks only where nothing can differ from a start of its own: same interpreter, same package whose files are
   unchanged since they were imported, one thread (thread pools do not survive a fork) or a figure or page, which is drawn
@@ -40,6 +40,7 @@ _PATIENCE = 10.0
 _GRACE = 5
 """Seconds for tidying up after Ctrl-C."""
 _PREFIX = "recollect-warm-"
+_SERVER = "import sys; from recollect.warm import serve; serve(sys.argv[1], parent=int(sys.argv[2]))"
 _PRELOADED = (
     "recollect.cli",
     "recollect.artifacts.run",
@@ -129,7 +130,7 @@ def warm(command: Sequence[str]) -> int:
         address = str(folder / "socket")
         threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
         server = subprocess.Popen(
-            [sys.executable, "-c", "import sys; from recollect.warm import serve; serve(sys.argv[1])", address],
+            [sys.executable, "-c", _SERVER, address, str(os.getpid())],
             env=os.environ | threads,
             stdin=subprocess.DEVNULL,
         )
@@ -178,12 +179,12 @@ def _opened(folder: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def serve(address: str) -> NoReturn:
-    """Import everything, then fork a job for each caller of this socket until SIGTERM."""
+def serve(address: str, parent: int) -> NoReturn:
+    """Import everything, then fork a job for each caller of this socket until SIGTERM, or the end of the parent (a pid)."""
     from recollect.artifacts.lock import dies_with_parent
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's; the command that is run decides when to end
-    dies_with_parent()
+    dies_with_parent(parent=parent)
     mine = identity()
     for name in _PRELOADED:
         importlib.import_module(name)
@@ -270,8 +271,9 @@ def _work(
 def _end_with_caller(descriptor: int) -> None:
     from recollect.artifacts.stopping import end_at_once
 
-    while os.read(descriptor, 1):
-        pass
+    with suppress(OSError):  # of a caller that died with our pid unread
+        while os.read(descriptor, 1):
+            pass
     end_at_once()
 
 

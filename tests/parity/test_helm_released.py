@@ -25,8 +25,8 @@ from recollect.helm.feature_rescaling import FeatureRescaling
 from recollect.helm.helm import HopfieldReader
 from recollect.helm.on_policy import OnPolicyHyperparameters, OnPolicyTrainer
 from recollect.helm.sampled_policy import Agent
+from recollect.helm.shelm import TokenReader
 from recollect.helm.small_impala import ActorCritic
-from recollect.helm.token_retrieval import TokenRetrieval
 from recollect.helm.vision.token_vocabulary import TokenVocabulary
 
 NAMES = {
@@ -83,10 +83,11 @@ def test_shelm_retrieves_the_released_words_best_first(arrays: dict[str, Tensor]
             return arrays["shelm/features"][images_NCHW[:, 0, 0, 0].long()]
 
     frames = np.zeros((5, 3, 2, 2), np.uint8) + np.arange(5, dtype=np.uint8)[:, None, None, None]
-    found = TokenRetrieval(Eyes(), words, k)(frames)  # type: ignore[arg-type]
-    assert [[int(ids[i]) for i in row] for row in found.positions_NK] == arrays[f"shelm/clip_ids_{k}"].tolist()
-    inputs_NKD = arrays["hopfield/words"][found.lm_ids_NK]
+    reader = TokenReader(Eyes(), words, arrays["hopfield/words"], topk=k, frames=9)  # type: ignore[arg-type]
+    inputs_NKD = reader(frames)
     assert torch.equal(inputs_NKD, arrays[f"shelm/inputs_{k}"].view_as(inputs_NKD))
+    released_NK = [[ids.index(str(clip_id)) for clip_id in row] for row in arrays[f"shelm/clip_ids_{k}"].tolist()]
+    assert reader.traced(np.arange(5))["tokens"].tolist() == words.lm_ids_V[torch.tensor(released_NK)].tolist()
 
 
 # ---- PPO's update

@@ -108,10 +108,11 @@ class Tiny:
         memory = settings.method.memory
         assert memory is not None
         if memory.embedder.startswith("method:"):
-            return DomainSpecificEmbedder(self.network(self.settings("dt", seed=5)), memory)
+            return DomainSpecificEmbedder(self.network(self.settings("dt", seed=5)), memory, "float32")
         return DomainAgnosticEmbedder(
             load_language_model(LanguageModelSettings(source="random")),
             memory,
+            "float32",
             self.environment.returns,
             observation_values=self.facts.observation_values,
             observation_size=self.facts.observation_size,

@@ -163,6 +163,14 @@ def test_a_run_has_one_seed_and_training_takes_several(workdir: Path) -> None:
         runs[0].policy(device="gpu")
 
 
+def test_a_policy_plays_in_the_precision_of_the_evaluation(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # PyTorch's own default
+    made.policy()
+    assert not torch.backends.cudnn.allow_tf32
+
+
 def test_what_a_run_lacks_is_named_with_the_call_that_makes_it(workdir: Path) -> None:
     run = recollect.run(*OF, 3)
     call = r"make it with `recollect.train\('smoke', 'tmaze_passive_5', 'dqn_ff', 3\)` or `snakemake results/smoke/"

@@ -213,7 +213,7 @@ def test_a_run_that_did_not_come_to_its_end_replaces_none_that_did(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("whole")
     monkeypatch.setattr(speeds, "write", lambda found: [path])
-    assert "lines failed or were stopped: made_up" in __main__._written(made)
+    assert "some failed or were stopped: made_up" in __main__._written(made)
     made.rows = [row for row in made.rows if not row.why.startswith("RuntimeError")]
     made.rows.append(Row("made_up", "", "TF32", "things", 7.0, "tf32", why="not compared with the CPU: it was full"))
     assert __main__._written(made) == f"written: {path}"
@@ -323,7 +323,7 @@ def test_the_table_of_all_lines_is_one_screen() -> None:
 
 
 def test_a_line_that_hangs_is_stopped_and_what_it_found_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = json.dumps({"line": "ad", "part": "update", "variant": AS_SET, "rate": 1.0})
     stand_in = tmp_path / "python"
@@ -349,6 +349,8 @@ def test_a_line_that_hangs_is_stopped_and_what_it_found_is_kept(
     assert [(row.line, row.rate) for row in found.rows if row.rate] == [("ad", 1.0)]
     why = {row.line: row.why for row in found.rows if not row.rate}
     assert why == {"ad": "stopped after 20 s", "radt": "no time was left"}
+    assert "peaks: its process ended with status 3: it said nothing\n" in capsys.readouterr().err
+    assert __main__._missing(found) == ["ad", "peaks", "radt"]
 
 
 @pytest.mark.parametrize("words", [[], ["--logs", "here", "--json", "found.json"]])

@@ -76,6 +76,8 @@ def test_the_page_shows_one_of_each() -> None:
         "mine/config/environments/corridor.yaml",
         "mine/best_action.py",
         "mine/config/methods/best_action.yaml",
+        "mine/tried_action.py",
+        "mine/config/methods/tried_action.yaml",
         "mine/first_move.py",
         "mine/config/methods/amago_first_move.yaml",
         "mine/config/scales/tiny.yaml",
@@ -111,6 +113,13 @@ def test_a_new_environment_and_a_new_method_run_through_all_stages(tree: Path) -
         assert len(final) == 2 * 3  # two held-out cells, three episodes
         assert final["value"].between(0, 50).all()
         assert set(final["env"]) == {"corridor"} and set(final["method"]) == {"best_action"}
+
+
+@pytest.mark.slow
+def test_a_method_that_acts_while_it_learns_has_a_learning_curve(tree: Path) -> None:
+    table = read_table(tree / "results/tiny/runs/corridor/tried_action/seed_0/train.parquet", kind="train")
+    curve = table[(table["split"] == "learning") & (table["metric"] == "return")]
+    assert list(curve.groupby("step").size()) == 11 * [8] and curve["value"].between(0, 50).all()
 
 
 @pytest.mark.slow

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -68,24 +70,35 @@ def test_what_is_half_written_is_no_part_of_an_out(tmp_path: Path) -> None:
     assert len(whole) == 6 and ignored == half
 
 
-def test_the_numbers_of_figures_are_scores_and_no_pixels(tmp_path: Path) -> None:
+def numbers_of(folder: Path) -> dict[str, Any]:
+    """The numbers that workflow/metrics.py writes of the figures and claims in a folder, with our configuration."""
+    command = [sys.executable, str(ROOT / "workflow/metrics.py"), "demo"]
+    subprocess.run(command, cwd=folder, check=True, env={**os.environ, "RECOLLECT_CONFIG": str(ROOT / "config")})
+    return {path.stem: json.loads(path.read_text()) for path in (folder / "metrics").iterdir()}
+
+
+def test_the_numbers_of_figures_are_scores_and_no_pixels_and_of_what_is_selected(tmp_path: Path) -> None:
     figures = tmp_path / "results/demo/figures"
     figures.mkdir(parents=True)
-    for kind in ("curve_panels", "bars", "state_visitation", "tokens", "score_rows"):
+    curves, bars, *pictures = default_selection().figures_at("demo")
+    kinds_of = {curves: "curve_panels", bars: "bars"} | dict(zip(pictures, ("tokens", "score_rows"), strict=False))
+    for name, kind in {
+        **kinds_of,
+        "radt_ablations": "bars",
+        "mine": "bars",
+    }.items():  # the last two: drawn once, by hand
         rows = [f"room,{name},{x},{y},,,1,1" for name, x, y in (("a", 1, 0.5), ("a", 2, 0.75), ("published:a", 2, 9))]
         text = "\n".join(["panel,method,x,y,low,high,seeds,tasks", *rows]) + "\n"
-        (figures / f"of.{kind}.csv").write_text(text)
-        (figures / f"of.{kind}.json").write_text(json.dumps({"kind": kind}))
-    (figures / "of.attention_maps.csv").write_text("panel,row,column,value\nfirst,1,2,0.5\n")  # no curve and no bar
-    (figures / "of.attention_maps.json").write_text(json.dumps({"kind": "attention_maps"}))
+        (figures / f"{name}.csv").write_text(text)
+        (figures / f"{name}.json").write_text(json.dumps({"kind": kind}))
+    (figures / f"{pictures[-1]}.csv").write_text("panel,row,column,value\nfirst,1,2,0.5\n")  # no curve and no bar
+    (figures / f"{pictures[-1]}.json").write_text(json.dumps({"kind": "attention_maps"}))
     (tmp_path / "results/demo/claims.json").write_text(json.dumps({"scale": "demo", "claims": []}))
-    subprocess.run([sys.executable, ROOT / "workflow/metrics.py", "demo"], cwd=tmp_path, check=True)
-    found = json.loads((tmp_path / "metrics/demo.json").read_text())
-    assert found == {f"of.{kind}": {"room": {"a": 0.75}} for kind in ("bars", "curve_panels")}
+    assert numbers_of(tmp_path)["demo"] == {name: {"room": {"a": 0.75}} for name in (curves, bars)}
 
 
 def test_the_kinds_that_show_scores_are_there() -> None:
-    """`SCORES` is written in a script that imports nothing of the package."""
+    """`SCORES` is written in a script, which finds its neighbour only where it runs."""
     tree = ast.parse((ROOT / "workflow/metrics.py").read_text())
     chosen = next(
         node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SCORES"
@@ -102,9 +115,7 @@ def test_verdicts_are_numbers_that_dvc_shows(tmp_path: Path) -> None:
     judged.append({"name": "four", "verdict": "not run", "contrasts": [{"says": "a minus b", "why": "no runs"}]})
     (tmp_path / "results/demo").mkdir(parents=True)
     (tmp_path / "results/demo/claims.json").write_text(json.dumps({"scale": "demo", "claims": judged}))
-    command = [sys.executable, ROOT / "workflow/metrics.py", "demo"]
-    subprocess.run(command, cwd=tmp_path, check=True)
-    found = json.loads((tmp_path / "metrics/demo_claims.json").read_text())
+    found = numbers_of(tmp_path)["demo_claims"]
     assert {name: claim["verdict"] for name, claim in found.items()} == {"one": 1, "two": -1, "three": 0, "four": None}
     assert found["one"]["a minus b"] == {"effect": 2.0, "low": 1.0, "high": 3.0}
     assert found["four"]["a minus b"] == {"effect": None, "low": None, "high": None}

@@ -7,13 +7,16 @@ have begun.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import preloaded
 import pytest
+import yte
 
+ROOT = Path(__file__).resolve().parents[2]
 RUNS = [f"results/paper/runs/tmaze_passive_50/dqn_gpt/seed_{seed}/policy.safetensors" for seed in range(6)]
 TWO_GPUS = "#!/bin/sh\necho 'GPU 0: A (UUID: GPU-a)'\necho 'GPU 1: A (UUID: GPU-b)'\n"
 # All of `recollect run` but the training, with a build of torch that could use a GPU.
@@ -54,6 +57,12 @@ def two_gpus(
     (workflow.folder / "begun").mkdir()
     (workflow.folder / "src/holds_device.py").write_text(RECOLLECT.format(stand_in=str(stand_in / "recollect")))
     return workflow
+
+
+def test_jobs_share_the_memory_of_the_machine_as_with_the_default_profile() -> None:
+    profile = yte.process_yaml((ROOT / "workflow/profiles/gpu/config.yaml").read_text(), require_use_yte=True)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 10**6
+    assert profile["resources"] == {"gpu": 1, "mem_mb": memory}
 
 
 @pytest.mark.slow

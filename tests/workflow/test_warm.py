@@ -18,6 +18,7 @@ import pytest
 from made_results import ROOM, SCALE, configure, write_run
 
 from recollect import warm as forks
+from recollect.artifacts import stopping
 from recollect.stages import paths
 from recollect.stages.table import STAGES
 
@@ -46,7 +47,7 @@ RUN = [
 
 
 BARE = """
-import sys, time, types
+import os, sys, time, types
 from pathlib import Path
 from recollect import warm
 
@@ -64,7 +65,7 @@ def slow_work(*arguments):
 
 warm._work = slow_work
 warm._PRELOADED = ()
-warm.serve(sys.argv[1])
+warm.serve(sys.argv[1], os.getppid())
 """
 """A process that forks and has imported nothing; a job `SECONDS FILE` takes as long, then makes the file."""
 
@@ -87,7 +88,7 @@ def preloaded(folder: Path) -> Iterator[dict[str, str]]:
     """The environment of a caller whose jobs fork."""
     address = str(folder / "socket")
     server = subprocess.Popen(
-        [sys.executable, "-c", "import sys; from recollect.warm import serve; serve(sys.argv[1])", address],
+        [sys.executable, "-c", forks._SERVER, address, str(os.getpid())],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     try:
@@ -273,6 +274,17 @@ def test_a_job_ends_with_its_caller_and_goes_on_later(
     again = subprocess.run(command, cwd=smoke_workdir, env=warm, check=True, capture_output=True, text=True)
     assert "going on from the checkpoint" in again.stderr
     assert run_files(smoke_workdir) == run_files(whole)
+
+
+def test_a_job_ends_with_a_caller_that_died_before_it_had_heard_its_pid(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[bool] = []
+    monkeypatch.setattr(stopping, "end_at_once", lambda: ended.append(True))
+    job, caller = socket.socketpair()
+    with job:
+        job.sendall(b"unread")
+        caller.close()
+        forks._end_with_caller(job.fileno())
+    assert ended
 
 
 def test_a_killed_job_is_no_success(smoke_workdir: Path, warm: dict[str, str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,14 +12,14 @@ class Batch:
     """B windows of at most L rows, padded with zeros on the right to the longest.
 
     Attributes:
-        observation_BTD: [B, L, ...] in the stored dtype; a mapping by name where there are several.
+        observation_BTD: [B, L, ...] in the stored dtype.
         previous_action_BT: int [B, L], or float32 [B, L, A]; the action taken at row t stands in row t + 1.
         reward_BT, done_BT, time_BT: [B, L], as in a trajectory.
         mask_BT: bool [B, L], whether a row is real.
         whole_mask_BT: where these windows are some of a batch, the mask of all; else None.
     """
 
-    observation_BTD: np.ndarray | dict[str, np.ndarray]
+    observation_BTD: np.ndarray
     previous_action_BT: np.ndarray
     reward_BT: np.ndarray
     done_BT: np.ndarray
@@ -40,10 +39,8 @@ def padded(windows: list[dict[str, np.ndarray]], rows: slice | None = None) -> B
         columns[name] = column = np.zeros((len(windows), longest, *first.shape[1:]), first.dtype)
         for b, window in enumerate(windows):
             column[b, : len(window[name])] = window[name]
-    several = {name.partition("/")[2]: array for name, array in columns.items() if name.startswith("observation/")}
-    observation: Any = several or columns["observation"]
     return Batch(
-        observation,
+        columns["observation"],
         columns["previous_action"],
         columns["reward"],
         columns["done"],

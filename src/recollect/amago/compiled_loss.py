@@ -16,7 +16,6 @@ from torch import Tensor
 from recollect.amago.network import Network, Window
 from recollect.amago.share import Beforehand, Ready
 from recollect.amago.terms import Draws
-from recollect.common.compiled import compiled
 from recollect.common.cuda_graphs import WARM_UP
 
 log = logging.getLogger(__name__)
@@ -52,19 +51,18 @@ class CompiledLoss:
 
         Nothing is learned: weights, statistics and the device's generator are what they were.
         """
-        if self._compiled is self._plain and self.works:
-            self._compiled = compiled(self._plain, self.device)
-            self.works = self._compiled is not self._plain
         if not self.works:
             return False
         weights = [weight for weight in self.network.parameters() if weight.requires_grad]
         before = [(buffer, buffer.clone()) for buffer in self.network.buffers()]
         try:
+            if self._compiled is self._plain:
+                self._compiled = torch.compile(self._plain, dynamic=False)
             with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
                 for _ in range(WARM_UP):
                     loss, _ = self(window, draws, True)
                     torch.autograd.grad(loss, weights, allow_unused=True)
-        except Exception as error:  # of a compiler, of whatever kind
+        except Exception as error:  # of a compiler, of whatever kind; or there is none
             self.works = False
             log.warning(
                 "`compile` is left off, as the loss cannot be compiled: %s",

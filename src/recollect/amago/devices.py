@@ -3,21 +3,21 @@
     first process:  collect, evaluate, save, log | learn from its rows, with the others
     each follower:  what the first one tells     | learn from its rows, with the others
 
-- Followers hold nothing that is not the first one's too and write nothing. They are given its weights, optimiser and counts of
-  rare goals when they begin, and before the updates of an epoch the list of files that it draws from. What each learns from is a
+- Followers hold nothing that is not the first one's too and write nothing. When they begin they are given its weights, optimiser
+  and counts of rare goals; before the updates of an epoch, the list of files that it draws from. What each learns from is a
   function of (seed, update, rank), see `share`. So checkpoints are those of one process, and on CPUs a run that was stopped
   goes on to the bit on as many devices.
 - The released code (Hugging Face Accelerate, DistributedDataParallel) gives each process a batch and actors of its own. Here the
-  batch is the run's and the first process has all actors (with `processes`, collectors have), so that a run on several devices
-  is, up to rounding, the run on one. While one process collects, the other devices wait; `processes` lets both go on.
+  batch is the run's and the first process has all actors (with `processes`, collectors have). So a run on several devices is, up
+  to rounding, the run on one. While one process collects, the other devices wait; `processes` lets both go on.
 - `torch.distributed` is used as it is. Accelerate would add a dependency and nothing that is needed: its data loaders, launcher
   and checkpoints are not used here. DistributedDataParallel averages the gradients of means over each device's own windows,
   which is another gradient where windows differ in length. One all-reduce of all gradients follows the backward pass, and
   does not overlap with it.
 - gloo connects CPUs, nccl GPUs; all processes are on one machine.
 
-Who dies ends the run. The connections of a dead process break, which the others notice within their update; where nobody
-notices (a GPU waits for a message that never comes, or the first process is collecting), a thread ends the first process after
+Who dies ends the run. The connections of a dead process break, which the others notice within their update. Nobody may notice
+where a GPU waits for a message that never comes, or the first process is collecting: then a thread ends the first process after
 `GRACE` seconds. Followers end with the first process, on Linux by the kernel. The lock on the run's folder is held by all.
 """
 
@@ -219,7 +219,8 @@ class Followers:
         for rank in range(1, self.count + 1):
             ours, its = context.Pipe()
             what = (self.agent, self.settings, its, rank, self.kind, port, threads)
-            process = context.Process(target=follow, args=(SharedLock(self.folder), *what), name=NAME, daemon=True)
+            # Not a daemon: a world may have processes of its own.
+            process = context.Process(target=follow, args=(SharedLock(self.folder), *what), name=NAME)
             process.start()
             its.close()  # the follower alone holds it, so that the pipe ends with it
             self.processes.append(process)

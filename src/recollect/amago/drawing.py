@@ -1,6 +1,6 @@
 """The batches that updates learn from: windows of the buffer, relabelled where the settings say so.
 
-With several devices each draws the same batches and copies the rows that are its own, so that all know the same of it, and
+With several devices each draws the same batches and copies the rows that are its own. So all know the same of a batch, and
 count the same rare goals.
 """
 
@@ -15,13 +15,18 @@ import torch
 from recollect.amago.batch import Batch
 from recollect.amago.hindsight import Relabeler
 from recollect.amago.hyperparameters import AmagoHyperparameters
-from recollect.amago.pinned import pinned
 from recollect.amago.recorder import Recorder
 from recollect.amago.share import Share
 from recollect.amago.trajectory_files import TrajectoryFiles
 from recollect.common.ahead import in_order
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import seed_of
+
+
+def pinned(batch: Batch) -> Batch:
+    """The batch in memory from which a GPU copies while the host goes on."""
+    given = {name: torch.as_tensor(array).pin_memory() for name, array in vars(batch).items() if array is not None}
+    return Batch(**given)  # type: ignore[arg-type]
 
 
 class Drawing:

@@ -1,9 +1,9 @@
 """Hindsight relabelling of goal sequences: what a rollout happened to achieve becomes what it was asked for (AMAGO, spec 1.12).
 
 Goal sequences are those of :mod:`recollect.environments.goal_sequences`. The reward of a step is 1 where it achieved the current
-goal; the rollout is done when the last one is. A relabeler keeps the n goals (of k) that were truly completed, puts h
-goals that were achieved at other times among them in order of time, leaves the original goals in the other slots, and
-plays rewards, ends and what was shown again. Modes: none; some (h uniform in 0 .. k - n); all (k - n); all_or_nothing
+goal; the rollout is done when the last one is. A relabeler keeps the n goals (of k) that were truly completed. Among them it
+puts h goals that were achieved at other times, in order of time; the other slots keep their goals. It then plays rewards,
+ends and what was shown again. Modes: none; some (h uniform in 0 .. k - n); all (k - n); all_or_nothing
 (k - n with chance 0.8, else 0).
 
 What differs from upstream, and why:

@@ -171,6 +171,11 @@ class LoopHyperparameters(Frozen):
         """Whether nothing is collected, because nothing of it would be drawn."""
         return self.mix is not None and self.mix.share == 1
 
+    @property
+    def collects_itself(self) -> bool:
+        """Whether the process that learns plays the actors, too."""
+        return self.processes == 1 and not self.offline
+
     @model_validator(mode="after")
     def _check_processes(self) -> LoopHyperparameters:
         if self.offline and self.processes > 1:
@@ -179,6 +184,12 @@ class LoopHyperparameters(Frozen):
             raise ValueError(f"{self.processes - 1} collectors cannot share {self.actors} actors: lower processes")
         if self.devices > self.batch_size:
             raise ValueError(f"{self.devices} devices cannot share {self.batch_size} windows: lower devices")
+        return self
+
+    @model_validator(mode="after")
+    def _check_epochs(self) -> LoopHyperparameters:
+        if self.start_learning_at_epoch >= self.epochs:
+            raise ValueError(f"of {self.epochs} epochs none is left to learn in: lower start_learning_at_epoch")
         return self
 
     def context_of(self, horizon: int) -> int:

@@ -15,6 +15,7 @@ from upstream, and why:
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -31,7 +32,7 @@ from recollect.amago.drawing import Drawing, recorder_of, relabeler
 from recollect.amago.exploration import make_exploration
 from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.mixed_data import opened
-from recollect.amago.network import WorldShape, world_shape
+from recollect.amago.network import world_shape
 from recollect.amago.policy import AmagoPolicy
 from recollect.amago.share import Share
 from recollect.amago.trajectory_files import Trajectory, TrajectoryFiles
@@ -45,6 +46,8 @@ from recollect.environments import faults
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import generator, seed_of
 
+log = logging.getLogger(__name__)
+
 
 class Collector:
     """Actors in one batch, whose rollouts and memories go on from call to call. `world` has no autoreset."""
@@ -55,7 +58,7 @@ class Collector:
         self.world = world
         self.seed = seed
         B, horizon = world.num_envs, world.horizon
-        self.steps_of = WorldShape.of(world).steps
+        self.steps_of = policy.network.shape.steps
         self.goals = bool(self.steps_of.goals)
         self.recorder = recorder_of(hp, B, horizon, seed=seed)
         self.exploration = make_exploration(hp.exploration, B, horizon, seed=seed)
@@ -178,7 +181,11 @@ class Trainer:
         self.run = run
         self.labels = {"env": settings.environment.name, "method": settings.method.name, "seed": settings.seed}
         world, self.evaluation_world = make_worlds(
-            settings.environment, self.seed, hp.actors, hp.evaluation_rollouts, hp.evaluation_split
+            settings.environment,
+            self.seed,
+            hp.actors if hp.collects_itself else 1,  # one tells what the world is like
+            hp.evaluation_rollouts,
+            hp.evaluation_split,
         )
         self.share = Share(0, hp.devices, hp.batch_size)
         shape = world_shape(settings.environment)
@@ -279,7 +286,7 @@ class Trainer:
         arrays = joined(
             agent=self.agent.arrays(),
             collector=self.collector.arrays(),
-            evaluation_world=self.evaluation_world.get_state(),
+            evaluation_world=_between_episodes(self.evaluation_world.get_state()),
             best=self.best,
             sums=self.sums,
         )
@@ -352,6 +359,8 @@ class Trainer:
 
     def finished(self) -> AmagoPolicy:
         """The last evaluation, the policies `best` and `latest`, and the one of them that the run gives."""
+        if not self.at.updates:
+            log.warning("nothing was learned in %d epochs, as there was no trajectory to learn from", self.hp.epochs)
         self.evaluate()
         self.keep("best", self.best)
         self.keep("latest", self.agent.network.policy_arrays())
@@ -359,3 +368,8 @@ class Trainer:
             self.agent.network.load_policy_arrays(self.best)
         self.agent.network.eval()
         return self.agent.policy()
+
+
+def _between_episodes(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The state of a world that is reset before it is stepped: packaged worlds would play the steps so far again."""
+    return {name: np.zeros_like(array) if name == "timestep" else array for name, array in state.items()}

@@ -64,8 +64,8 @@ def opened(mix: MixSettings, scratch: Path, world: World, *, weights: Weights = 
                 found.add(episodes)
     if not len(found):
         do = (
-            "name the folder `buffer` of a run that has one (one that `recollect run` or Snakemake finished has none), "
-            "or a file or folder of episodes in .npz or .safetensors"
+            "name a file or folder of episodes (.npz, .safetensors), or the folder `buffer` of a run; "
+            "one that `recollect run` or Snakemake finished has none"
         )
         raise UserError(f"there are no trajectories in {path}", where=WHERE, do=do)
     for name, space in (

@@ -47,8 +47,8 @@ class WorldShape:
     Attributes:
         goal_part: entries of a flat observation that show a goal sequence.
         image_part: entries of a flat observation that are an image.
-        episode_clock: an entry that is 0 at the first observation of each episode and at no other, where the world begins
-            new episodes within a rollout (soft resets) and the agent is to be told.
+        episode_clock: of a world that begins new episodes within a rollout (soft resets), and tells the agent: an entry that
+            is 0 at the first observation of each episode and at no other.
     """
 
     steps: StepShape
@@ -234,7 +234,6 @@ class Network(nn.Module):
         whole_mask_BL = None
         if batch.whole_mask_BT is not None:
             whole_mask_BL = torch.as_tensor(batch.whole_mask_BT).to(device, non_blocking=True)
-        assert not isinstance(batch.observation_BTD, dict)
         # A row holds the action that led to it, and what followed that action.
         action = previous[:, 1:]
         if self.shape.steps.kind != "continuous":

@@ -50,8 +50,8 @@ class AmagoPolicy(BatchedPolicy):
 
     def _remember(self, state: Any) -> None:
         self._state = state
-        is_own = type(self.network.trajectory_encoder) is not TransformerEncoder
-        if self.device.type == "cuda" and self.hp.cuda_graphs and not is_own:
+        is_ours = type(self.network.trajectory_encoder) is TransformerEncoder and self.network.inputs.own() is None
+        if self.device.type == "cuda" and self.hp.cuda_graphs and is_ours:
             self._graph = ActingGraph(self.network, state, self.device)
 
     def _no_action(self) -> np.ndarray:

@@ -5,11 +5,11 @@
 
 The updates of an epoch begin when all its steps are played, its steps when the learner has begun the epoch before it. So
 updates per step are as configured at every moment, and what differs from one process is a lag of an epoch: steps of epoch e
-may be played with weights that know no update of epoch e - 1, and updates of epoch e may see steps of e + 1. A run is
+may be played with weights that know no update of epoch e - 1. Updates of epoch e may see steps of e + 1. A run is
 not a function of its seed.
 
-Several collectors share the actors of a run as evenly as can be. Each has random streams of its own, plays the tasks that its
-actors would play in one process, and writes files of its own, one at a time, as their names are numbers in order.
+Several collectors share the actors of a run as evenly as can be. Each has random streams of its own, and plays the tasks that
+its actors would play in one process. Each writes files of its own, one at a time, as their names are numbers in order.
 
 A trajectory file is there once its manifest is, so no process ever reads half of one; the learner alone removes old files.
 All else goes through a pipe for each collector, whose end both notice when the other process dies; one that waits for its turn
@@ -231,7 +231,8 @@ class TrainerWithCollectors(Trainer):
             pipe, other = context.Pipe()
             what = (self.agent_class, self.settings, self.folder, other, steps, threads, part)
             arguments = (SharedLock(self.folder), *what)
-            process = context.Process(target=collect_alone, args=arguments, name=NAME, daemon=True)
+            # Not a daemon: a world may have processes of its own.
+            process = context.Process(target=collect_alone, args=arguments, name=NAME)
             process.start()
             other.close()  # the collector alone holds it, so that the pipe ends with it
             self.helpers.append(_Helper(part, process, pipe, steps))

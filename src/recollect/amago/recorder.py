@@ -18,8 +18,6 @@ from recollect.amago.trajectory_files import Trajectory
 from recollect.artifacts.checkpoints import joined, part
 from recollect.settings.seeding import seed_of
 
-Observation = np.ndarray | Mapping[str, np.ndarray]
-
 
 class Recorder:
     """The unfinished trajectories of B actors.
@@ -35,7 +33,7 @@ class Recorder:
         self._slack = context if stagger and context < save_length else 0
         self._columns: dict[str, np.ndarray] = {}
         self._goals_BKG: np.ndarray | None = None
-        self._last_B = np.full(actors, -1, np.int64)  # row that was written last; -1: no rollout
+        self._last_B = np.zeros(actors, np.int64)  # row that was written last
         self._time_B = np.zeros(actors, np.int32)
         self._count_B = np.zeros(actors, np.int64)  # trajectories begun
         self._length_B = np.zeros(actors, np.int64)
@@ -46,7 +44,7 @@ class Recorder:
         """Steps after which a trajectory may be cut although its rollout goes on."""
         return self.save_length - self._slack
 
-    def begin(self, mask_B: np.ndarray, observation: Observation, goals_BKG: np.ndarray | None = None) -> None:
+    def begin(self, mask_B: np.ndarray, observation_BD: np.ndarray, goals_BKG: np.ndarray | None = None) -> None:
         """A rollout begins for the actors of the mask, with these first observations [B, ...] (and goals, NaN: none)."""
         which_N = np.flatnonzero(mask_B)
         if goals_BKG is not None:
@@ -54,23 +52,21 @@ class Recorder:
                 self._goals_BKG = np.zeros(goals_BKG.shape, np.float32)
             self._goals_BKG[which_N] = goals_BKG[which_N]
         self._last_B[which_N], self._time_B[which_N] = 0, 0
-        for name, value_B in _named(observation).items():
-            self._column(name, value_B)[which_N, 0] = value_B[which_N]
         for name, column in self._columns.items():
-            if name.partition("/")[0] != "observation":
-                column[which_N, 0] = self._blank(name, column)
+            column[which_N, 0] = self._blank(name, column)
+        self._column("observation", observation_BD)[which_N, 0] = observation_BD[which_N]
         self._draw_lengths(which_N)
 
     def append(
         self,
         action_B: np.ndarray,
         reward_B: np.ndarray,
-        observation: Observation,
+        observation_BD: np.ndarray,
         done_B: np.ndarray,
         achieved_BMG: np.ndarray | None = None,
         terminal_B: np.ndarray | None = None,
     ) -> list[Trajectory]:
-        """One step of every actor that is in a rollout; the observation is the last one where `done`.
+        """One step of every actor. Where `done`, the observation is the last one, and `begin` comes before the next step.
 
         Args:
             achieved_BMG: goals that the step achieved, NaN: none.
@@ -79,13 +75,11 @@ class Recorder:
         Returns:
             The trajectories that this step finished, in the order of actors.
         """
-        live_N = self._everyone[self._last_B >= 0]
-        self._last_B[live_N] += 1
-        self._time_B[live_N] += 1
-        row_N = self._last_B[live_N]
+        self._last_B += 1
+        self._time_B += 1
         discrete = action_B.dtype.kind in "iub"
         values = {
-            **_named(observation),
+            "observation": observation_BD,
             "previous_action": action_B.astype(np.int16 if discrete else np.float32),
             "reward": np.asarray(reward_B, np.float32),
             "done": np.asarray(done_B if terminal_B is None else terminal_B, bool),
@@ -94,22 +88,21 @@ class Recorder:
         if achieved_BMG is not None:
             values["achieved"] = np.asarray(achieved_BMG, np.float32)
         for name, value_B in values.items():
-            self._column(name, value_B)[live_N, row_N] = value_B[live_N]
-        full_N = live_N[np.asarray(done_B, bool)[live_N] | (row_N >= self._length_B[live_N])]
-        if not full_N.size:
+            self._column(name, value_B)[self._everyone, self._last_B] = value_B
+        is_full_B = self._last_B >= self._length_B
+        which_N = np.flatnonzero(done_B | is_full_B)
+        if not which_N.size:
             return []
-        finished = [self._cut(b) for b in full_N.tolist()]
-        is_over_N = np.asarray(done_B, bool)[full_N]
-        ended_N = full_N[is_over_N]
-        going_N = full_N[~is_over_N]
+        finished = [self._cut(b) for b in which_N.tolist()]
+        going_N = np.flatnonzero(is_full_B & ~done_B)
         for column in self._columns.values():
             column[going_N, 0] = column[going_N, self._last_B[going_N]]
-        self._last_B[ended_N], self._last_B[going_N] = -1, 0
+        self._last_B[going_N] = 0
         self._draw_lengths(going_N)
         return finished
 
     def arrays(self) -> dict[str, np.ndarray]:
-        rows = int(self._last_B.max(initial=-1)) + 1
+        rows = int(self._last_B.max()) + 1
         columns = {name: column[:, :rows].copy() for name, column in self._columns.items()}
         goals = {} if self._goals_BKG is None else {"goals": self._goals_BKG.copy()}
         return {
@@ -155,9 +148,3 @@ class Recorder:
         rows = int(self._last_B[b]) + 1
         found = {name: column[b, :rows].copy() for name, column in self._columns.items()}
         return found if self._goals_BKG is None else {**found, "goals": self._goals_BKG[b].copy()}
-
-
-def _named(observation: Observation) -> dict[str, np.ndarray]:
-    if isinstance(observation, Mapping):
-        return {f"observation/{name}": np.asarray(value) for name, value in observation.items()}
-    return {"observation": np.asarray(observation)}

@@ -3,7 +3,7 @@
 A trajectory is a mapping of columns with T + 1 rows for T transitions; row t is what the agent had when it chose its
 action at t, plus what led there:
 
-- ``observation`` [T + 1, D], or several ``observation/NAME``, in the world's own dtype;
+- ``observation`` [T + 1, ...], in the world's own dtype;
 - ``previous_action`` int [T + 1] (-1 at the start of a rollout), or float32 [T + 1, A] (-2 there);
 - ``reward`` float32 and ``done`` bool [T + 1]: of the step that led to the row; 0 at the start of a rollout;
 - ``time`` int32 [T + 1]: steps since the rollout began;
@@ -52,7 +52,7 @@ Listed = tuple[str, int, int, int]
 Weights = Literal["trajectory", "timestep"]
 KIND = "trajectories"
 UNLIMITED = 2**62  # a capacity of which none is removed
-NEEDED = ("previous_action", "reward", "done", "time")
+NEEDED = ("observation", "previous_action", "reward", "done", "time")
 NAME = re.compile(r"(\d{10})-(\d+)\.safetensors")
 DO = "record trajectories with recollect.amago.recorder"
 
@@ -88,8 +88,8 @@ class TrajectoryFiles:
         """Other trajectories, and their share of what is drawn (all of it, while there is nothing here)."""
         self._open: dict[Path, dict[str, np.ndarray]] = {}
         self._opening = Lock()  # a thread may draw while files that it does not draw from are removed
-        # An open map holds a file descriptor; half of what the process may have are left to others.
-        self._most_open = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        # An open map holds a file descriptor. A run may draw from two of these (`beside`): half of all are left to others.
+        self._most_open = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
         self._needed: list[int] = []  # of each kept checkpoint, the oldest first: the first trajectory that it needs
         self._damaged: set[Path] = set()  # files that are left out
         self._lengths: np.ndarray | None = None
@@ -358,8 +358,6 @@ def _check(trajectory: Trajectory, like: Trajectory) -> None:
     """Refuse a trajectory that lacks a column, has columns of different lengths, or is not like the others."""
     where = "TrajectoryFiles.add"
     missing = [name for name in NEEDED if name not in trajectory]
-    if not any(name.partition("/")[0] == "observation" for name in trajectory):
-        missing.append("observation")
     if missing:
         raise UserError(f"a trajectory lacks {missing}", where=where, do=DO)
     rows = {name: len(column) for name, column in trajectory.items() if name != "goals"}

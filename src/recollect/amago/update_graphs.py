@@ -1,8 +1,9 @@
 """Updates as CUDA graphs: over a thousand small kernels, launched at once.
 
-A graph is of one shape of batches, which are padded to their longest window: where all rollouts are of one length, or longer than
-the context, a run has one. Where they differ, the first few shapes that come often become graphs; an update on a batch of
-another shape launches its kernels one by one, as all updates do without graphs. Both read and write the same tensors.
+A graph is of one shape of batches, which are padded to their longest window. A run has one where all rollouts are of one length,
+or longer than the context. Where they differ, a few shapes that come often are graphs. An update on a batch of another shape
+launches its kernels one by one, as all updates do without graphs. Both read and write the same tensors. Rollouts may grow or
+shrink while an agent learns: a graph that is no longer replayed makes room for a shape that came often meanwhile.
 
 What the host gives an update is copied to where the graph reads it: the batch, what the loss draws, and the step size. Dropout
 comes from the device's generator, which is seeded in front of each update. Metrics that are looked at once an epoch are in
@@ -32,6 +33,8 @@ from recollect.common.cuda_graphs import WARM_UP, beside, captured
 log = logging.getLogger(__name__)
 MOST = 4
 """Graphs of a run. They share their memory, which is that of the largest; each costs a capture and the host's memory of it."""
+OFTEN = 200
+"""Updates of a form without a graph, in which the graph that waits longest was not replayed, after which it makes room."""
 
 Form = tuple[Any, ...]
 """Names, types and shapes of a batch's arrays."""
@@ -55,7 +58,7 @@ def hindrance(hp: AmagoHyperparameters, network: Network, policy: Distribution, 
         return "an encoder is not one of ours"
     if policy.on_host:
         return "actions of this policy are drawn on the host"
-    if hp.inputs.augment:
+    if hp.inputs.augment and network.shape.steps.image:
         return "images are shifted by what the host draws"
     return ""
 
@@ -93,8 +96,9 @@ class UpdateGraphs:
         self.compute, self.device, self.quick = compute, device, quick
         self.works = True
         self._seen: Counter[Form] = Counter()
+        self._crowded_out: Counter[Form] = Counter()  # since the graph that waits longest was replayed
         self._drawn: dict[Form, Beforehand] = {}
-        self._updates: dict[Form, _Update] = {}
+        self._updates: dict[Form, _Update] = {}  # the one that was replayed last is the last
         self._pool: Any = None
 
     def __call__(self, batch: Batch, draws: Draws, further: bool) -> dict[str, Tensor]:
@@ -105,15 +109,24 @@ class UpdateGraphs:
             draws: `actions` is a generator.
         """
         form = tuple((name, column.dtype, column.shape) for name, column in _columns(batch).items())
-        update = self._updates.get(form)
-        if update is None and self.works and len(self._updates) < MOST:
+        if form not in self._updates and self.works and self._has_room(form):
             self._seen[form] += 1
             if self._seen[form] <= WARM_UP:
                 return self._warmed_up(form, batch, draws, further)
-            update = self._captured(form, batch, draws)
-        if update is None:
+            self._capture(form, batch, draws)
+        if form not in self._updates:
             return self.compute(batch, draws, further)
+        if form == next(iter(self._updates)):
+            self._crowded_out.clear()
+        update = self._updates[form] = self._updates.pop(form)
         return _wanted(update.replay(batch, draws), further)
+
+    def _has_room(self, form: Form) -> bool:
+        """Whether batches of this form may become a graph, in the place of another where there are as many as there may be."""
+        if len(self._updates) < MOST:
+            return True
+        self._crowded_out[form] += 1
+        return self._crowded_out[form] > OFTEN
 
     def _warmed_up(self, form: Form, batch: Batch, draws: Draws, further: bool) -> dict[str, Tensor]:
         assert isinstance(draws.actions, torch.Generator)
@@ -124,8 +137,8 @@ class UpdateGraphs:
         metrics = beside(partial(self.compute, batch, Draws(draws.index_KBTG, actions), True))
         return _wanted(metrics, further)
 
-    def _captured(self, form: Form, batch: Batch, draws: Draws) -> _Update | None:
-        """The update of batches of this form; None where it cannot be captured."""
+    def _capture(self, form: Form, batch: Batch, draws: Draws) -> None:
+        """Make a graph of the update of batches of this form, where it can be; of too many the one that waits longest goes."""
         self._pool = torch.cuda.graph_pool_handle() if self._pool is None else self._pool
         columns = {name: column.to(self.device, non_blocking=True) for name, column in _columns(batch).items()}
         own_batch: Any = replace(batch, **columns)  # type: ignore[arg-type]
@@ -139,9 +152,12 @@ class UpdateGraphs:
             except RuntimeError as error:
                 self.works = False
                 log.warning("updates go on without CUDA graphs, which is slower: %s", error)
-                return None
+                return
         self._updates[form] = made
-        return made
+        if len(self._updates) > MOST:
+            oldest = next(iter(self._updates))
+            del self._updates[oldest], self._seen[oldest]
+            self._crowded_out.clear()
 
     def _quickly(self, batch: Batch, draws: Draws) -> _Update | None:
         """A graph of what takes less time; None where there is no such thing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from recollect.common import work
 from recollect.common.work import (
@@ -26,35 +26,95 @@ from recollect.settings.schema import Settings
 # a time step in one direction (DQN-LSTM, 1,500 steps: 65.7 updates/s, twice forward and once backward); here it is once each.
 ENDS, LAYER, CELLS = 350, {"transformer": 150, "gru": 20, "ff": 15}, {"gru": 2.3}
 STEP = 100  # of a step of acting, where it is a graph (`recollect.amago.acting_graph`)
+FEATURES = 256  # about as many are read of an image
 
 
-def network(settings: Settings, length: float) -> Net:
+class Parts(NamedTuple):
+    """The parts of an agent's network. Of critics `first` is the layer that reads a state, and `rest` the others."""
+
+    encoders: Net
+    actor: Net
+    first: Net
+    rest: Net
+
+    @property
+    def acting(self) -> Net:
+        """What acts: a policy."""
+        return _together(self.encoders, self.actor)
+
+    @property
+    def heads(self) -> Net:
+        """What there are targets of."""
+        return _together(self.actor, self.first, self.rest)
+
+    @property
+    def trained(self) -> Net:
+        return _together(*self)
+
+
+def _together(*nets: Net) -> Net:
+    return Net(*(sum(numbers) for numbers in zip(*nets, strict=True)))
+
+
+def _times(count: int, net: Net) -> Net:
+    return Net(count * net.flop, count * net.parameters)
+
+
+def parts(settings: Settings, length: float) -> Parts:
+    """What a token of a window of so many costs forward in each part: without the convolutions of images."""
     hp: Any = settings.method.hyperparameters
     width, layers = hp.sequence.width, hp.sequence.layers
+    horizon, observation, pixels = shape_met(settings)
     if hp.sequence.kind == "transformer":
         body = transformer(width, layers, length)
+        positions = (horizon + 1) * width if hp.sequence.positions == "learned" else 0
+        body = Net(body.flop, body.parameters + positions)
     else:  # a GRU's cells, or two matrices of width x 4 width
-        parameters = {"gru": 6, "ff": 8}.get(hp.sequence.kind, 8) * layers * width**2
-        body = Net(2 * parameters, parameters)
-    ends = dense(width, *hp.head)
-    several = hp.critics * (1 + len(hp.further_discounts))
-    return Net(body.flop + several * ends.flop, body.parameters + several * ends.parameters)
+        body = _times(layers * (6 if hp.sequence.kind == "gru" else 8), dense(width, width))
+    read = FEATURES if pixels or hp.inputs.encoder in ("crafter", "image") else observation
+    hidden = (2 * read, 2 * read) if hp.inputs.hidden == "twice" else hp.inputs.hidden
+    encoders = _together(dense(read, *hidden, hp.inputs.width, width), body)
+    first = _times(hp.critics, dense(width, hp.head[0]))
+    outputs = hp.bins if getattr(hp, "critic_loss", "") == "bins" else 1
+    rest = _times(hp.critics, dense(*hp.head, outputs))
+    return Parts(encoders, dense(width, *hp.head), first, rest)
+
+
+def learned(settings: Settings, length: float) -> float:
+    """Operations of an update on a token of a window of so many: forward and backward, and of the targets forward."""
+    hp: Any = settings.method.hyperparameters
+    encoders, actor, first, rest = parts(settings, length)
+    flop = LEARNING * (encoders.flop + actor.flop)
+    if hp.fake_filter and not hp.online_coefficient:
+        return flop
+    flop += actor.flop + LEARNING * first.flop + first.flop
+    is_multi_task = hasattr(hp, "critic_loss")
+    if has_choices(settings) and not is_multi_task:  # one pass gives the values of all discounts and actions
+        return flop + (LEARNING + 1) * rest.flop
+    each = len(hp.discounts) * rest.flop
+    flop += first.flop + (LEARNING + hp.target_draws + hp.value_draws) * each
+    online = hp.value_draws * each * (2 if is_multi_task else 1)  # through critics that are constants, to actions
+    return flop + (online if hp.online_coefficient else 0)
 
 
 def graphed(settings: Settings, window: float, updates: float, acts: float) -> tuple[float, float]:
     """Of updates and steps of acting: the passes that are CUDA graphs, and the kernels of these.
 
-    Some updates are none (`recollect.amago.update_graphs.hindrance`).
+    Some updates are none (`recollect.amago.update_graphs.hindrance`). Neither is acting that encodes all steps anew.
+
+    Args:
+        acts: of the process that learns; those that only collect act on the CPU.
     """
     hp: Any = settings.method.hyperparameters
     sequence = hp.sequence
     if not hp.cuda_graphs or hp.inputs.own() is not None or sequence.own() is not None:
         return 0.0, 0.0
     passes = kernels = 0.0
-    if hp.devices == 1 and not hp.inputs.augment and (has_choices(settings) or hp.continuous != "beta"):
+    shifts = hp.inputs.augment and (hp.inputs.encoder == "crafter" or shape_met(settings).pixels)
+    if hp.devices == 1 and not shifts and (has_choices(settings) or hp.continuous != "beta"):
         each = ENDS + sequence.layers * (LAYER[sequence.kind] + CELLS.get(sequence.kind, 0.0) * window)
         passes, kernels = updates * UPDATE, updates * each
-    if sequence.kind == "transformer":
+    if sequence.kind == "transformer" and not hp.slow_inference:
         passes, kernels = passes + acts, kernels + acts * STEP
     return passes, kernels
 
@@ -64,17 +124,19 @@ def trained(settings: Settings) -> Work:
     hp: Any = settings.method.hyperparameters
     horizon, observation, _ = shape_met(settings)
     window = hp.context_of(horizon)
-    net = network(settings, window)
+    net = parts(settings, window)
     updates, acts = hp.epochs * hp.updates_per_epoch, 0 if hp.offline else hp.epochs * hp.steps_per_epoch
     steps = acts * hp.actors
     judged = (math.ceil(hp.epochs / hp.evaluate_every) + 1) * horizon
     played_steps = steps + judged * hp.evaluation_rollouts
-    flop = updates * hp.batch_size * window * net.flop * (LEARNING + 1) + played_steps * net.flop
+    flop = updates * hp.batch_size * window * learned(settings, window) + played_steps * net.acting.flop
     kept = min(hp.buffer * hp.save_length_of(horizon), steps)
     stored = kept * (observation * number_bytes(settings) + 16)
-    saved = work.checkpoints(net.parameters) + stored
-    policies = 3 * FLOAT * net.parameters  # with `best` and `latest`
-    captured, kernels = graphed(settings, window, updates, acts + judged)
+    policy = net.acting.parameters
+    beside = FLOAT * (net.heads.parameters + policy)  # targets, and the best policy
+    saved = work.checkpoints(net.trained.parameters, beside) + stored
+    policies = 3 * FLOAT * policy  # with `best` and `latest`
+    captured, kernels = graphed(settings, window, updates, judged + (acts if hp.processes == 1 else 0))
     passes = updates * UPDATE + acts + judged
     return Work(flop, passes, played_steps, policies, steps, saved, captured, kernels)
 
@@ -83,4 +145,4 @@ def played(settings: Settings) -> Work:
     horizon = shape_met(settings).horizon
     in_context = settings.environment.evaluation.protocol == "in_context"
     length = settings.method.hyperparameters.context_of(horizon) if in_context else horizon
-    return work.played(settings, network(settings, length).flop)
+    return work.played(settings, parts(settings, length).acting.flop)

@@ -29,7 +29,6 @@ class Cadence:
         self.began = self.saved_at if began is None else began
         self._behind, self._cost, self._spent = behind, 0.0, 0.0
         self._is_last = False  # the state that SIGTERM found is saved
-        stopping.can_save(self)
 
     def due(self, *, early: bool = False) -> bool:
         """Whether a kill would soon cost more than is promised. The piece of work that follows is thought to take as long as
@@ -41,6 +40,7 @@ class Cadence:
         Raises:
             SystemExit: SIGTERM was received, and what came before it is saved.
         """
+        stopping.can_save(self)  # who never asks here would leave SIGTERM without an answer
         if stopping.asked():
             if self._is_last:
                 stopping.end()

@@ -1,8 +1,8 @@
 """Checkpoints of a run: each one sealed file, the newest that verifies is used.
 
-A checkpoint is one safetensors file (arrays, with the rest of the state as JSON in its header) and its manifest, so
-there is no pair of files that a kill could tear apart. The one before is kept until the new one is sealed, and one
-longer: should the newest not verify, it is reported and the one before is used.
+A checkpoint is one safetensors file with its manifest: arrays, and the rest of the state as JSON in the header. So there
+is no pair of files that a kill could tear apart. The one before is kept until the new one is sealed, and one longer.
+Should the newest not verify, that is reported and the one before is used.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Freed memory stays with the process, on Linux with glibc.
 
 Networks that learn free and take the same megabytes at every step. By its own rule glibc gives what was freed back to the
-kernel as soon as it is twice its largest block, and the kernel clears each page when it is taken again: 1,500 to 14,000 page
-faults were counted for an update of five GPTs over 120 steps, and at most 550 with this.
+kernel as soon as it is twice its largest block. The kernel clears each page when it is taken again. For an update of five
+GPTs over 120 steps 1,500 to 14,000 page faults were counted, and at most 550 with this.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ per device (flock: the kernel lets it go when the job dies, even by SIGKILL) and
 - ``pack=N`` shares a device among N jobs that all say so; a job with ``pack=1`` never meets any of them.
 - A job that needs several devices takes all of them or none, so that no two wait for each other; while single ones come free
   and are taken again by others, it waits.
-- torch is not imported: the variable must be set before CUDA starts.
+- torch is not imported: the variable must be set before CUDA starts. CUDA reads it once in a process, so a later lease of a
+  notebook is of the devices with which CUDA has begun there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import logging
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -37,6 +39,8 @@ FOLDER_VARIABLE = "RECOLLECT_LEASES"
 AUTO_VARIABLE = "RECOLLECT_DEVICE"  # cpu: what "auto" means also where a scheduler gave GPUs
 _GIVEN = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS", "SLURM_GPUS_ON_NODE")
 _POLL_SECONDS = 0.1
+_begun: list[str] = []
+"""The devices of the lease under which CUDA has begun in this process."""
 
 
 @contextmanager
@@ -71,11 +75,14 @@ def device_lease(
     if not found:
         yield "cpu"
         return
+    if cuda_has_begun():
+        found = (_begun or found)[:count]
     if len(found) < count:
         raise UserError(
             f"{count} GPUs are asked for and there are {len(found)}",
             where=f"device: {wanted}",
-            do="use a machine that has as many, run on the CPU, or lower the run's number of devices",
+            do="use a machine that has as many, run on the CPU, or lower the run's number of devices; "
+            "a notebook that has begun with fewer must start anew",
         )
     named = lease_folder or os.environ.get(FOLDER_VARIABLE)
     folder = Path(named) if named else _shared_folder()
@@ -95,6 +102,8 @@ def device_lease(
     try:
         yield "cuda"
     finally:
+        if cuda_has_begun() and not _begun:
+            _begun.extend(taken)
         if before is None:
             os.environ.pop(VARIABLE, None)
         else:
@@ -127,6 +136,12 @@ def usable(wanted: str, devices: list[str] | None = None) -> list[str]:
             do=f"install PyTorch for GPUs (`make setup`, not for the family cpu), or set {AUTO_VARIABLE}=cpu to do without",
         )
     return []
+
+
+def cuda_has_begun() -> bool:
+    """Whether this process has computed on a GPU."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_initialized()
 
 
 def _wait_for(

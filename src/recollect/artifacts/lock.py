@@ -24,7 +24,7 @@ from typing import Any
 
 from recollect.artifacts import stopping
 from recollect.artifacts.processes import began, lives, stat_of
-from recollect.settings.errors import UserError
+from recollect.settings.errors import UserError, unwritable
 
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.05
@@ -34,35 +34,35 @@ _descriptors: dict[Path, int] = {}  # of the locks that this process holds, by f
 
 
 @contextmanager
-def run_lock(folder: str | Path, *, wait_seconds: float = 0.0) -> Iterator[None]:
+def run_lock(folder: str | Path) -> Iterator[None]:
     """Hold the run folder for as long as the block lasts.
 
     Args:
         folder: made when missing. The lock is the file ``.lock`` in it, which stays (else two could come to hold it).
-        wait_seconds: how long to wait for another holder to end; 0 refuses at once. Where the holder is dead already, what
-            it left behind is waited for.
 
-    The file names the holder until it lets go, and is empty then.
+    The file names the holder until it lets go, and is empty then. Where the holder is dead already, what it left behind is
+    waited for.
 
     Raises:
-        UserError: another process holds it (named by pid and host), or the file system cannot lock.
+        UserError: another process holds it (named by pid and host), or the file system cannot lock or takes no file.
     """
     path = Path(folder) / ".lock"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        do = "make room for the folder or make it writable, then run the same command again"
-        raise UserError(f"the folder cannot be used: {error.strerror}", where=folder, do=do) from error
+        raise unwritable(error, folder) from error
     try:
         asked = time.monotonic()
         while not take(descriptor, path):
-            patience = max(wait_seconds, _ORPHANS_SECONDS) if _holder_is_gone(path) else wait_seconds
-            if time.monotonic() - asked >= patience:
+            if not _holder_is_gone(path) or time.monotonic() - asked >= _ORPHANS_SECONDS:
                 raise _held(path)
             time.sleep(_POLL_SECONDS)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps({"host": platform.node(), "pid": os.getpid()}).encode(), 0)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps({"host": platform.node(), "pid": os.getpid()}).encode(), 0)
+        except OSError as error:
+            raise unwritable(error, folder) from error
         held_as = path.parent.resolve()
         _descriptors[held_as] = descriptor
         try:
@@ -120,31 +120,35 @@ def take(descriptor: int, path: Path, operation: int = fcntl.LOCK_EX) -> bool:
     return True
 
 
-def dies_with_parent(number: int = signal.SIGTERM) -> bool:
-    """Ask the kernel for a signal when the parent process ends (Linux; elsewhere nothing is done and False returned).
+def dies_with_parent(number: int = signal.SIGTERM, *, parent: int | None = None) -> None:
+    """Ask the kernel for a signal when the parent process ends (Linux; elsewhere nothing is done).
 
     Only for processes that a scheduler starts directly: a run started by hand with nohup should outlive its shell.
+
+    Args:
+        parent: its pid, by which one that has ended already is noticed; None: as `multiprocessing` knows it.
     """
     if not sys.platform.startswith("linux"):
-        return False
-    parent = os.getppid()
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
-        return False
-    if os.getppid() != parent:  # it ended before the kernel was asked
+        return
+    if parent is None:
+        from multiprocessing import parent_process
+
+        started_by = parent_process()
+        parent = os.getppid() if started_by is None else started_by.pid
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) == 0 and os.getppid() != parent:
         os.kill(os.getpid(), number)
-    return True
 
 
-def dies_with_scheduler(name: str = "snakemake") -> int | None:
-    """End this process (SIGTERM) when the nearest ancestor that runs the program `name` ends; returns its pid.
+def dies_with_scheduler(name: str = "snakemake") -> None:
+    """End this process (SIGTERM) when the nearest ancestor that runs the program `name` ends.
 
     Snakemake starts a job through a shell, which outlives a killed Snakemake and would keep `dies_with_parent` from
-    seeing it. Where there is no such ancestor (a command pasted into a shell) nothing is done and None returned.
+    seeing it. Where there is no such ancestor (a command pasted into a shell) nothing is done.
     """
     pid = _ancestor(name)
     since = _lives_since(pid) if pid is not None else None
     if pid is None or since is None:
-        return None
+        return
     try:
         watched = os.pidfd_open(pid)
     except (AttributeError, OSError):  # old Python, old kernel, or a container that refuses it
@@ -160,7 +164,6 @@ def dies_with_scheduler(name: str = "snakemake") -> int | None:
         stopping.end_at_once()
 
     threading.Thread(target=wait, name="dies_with_scheduler", daemon=True).start()
-    return pid
 
 
 def _lives_since(pid: int) -> str | None:

@@ -30,7 +30,7 @@ import numpy as np
 
 from recollect.artifacts.processes import began, lives, stat_of
 from recollect.artifacts.safetensors_format import encode, map_arrays, read_header
-from recollect.settings.errors import UserError
+from recollect.settings.errors import UserError, unwritable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,6 +49,7 @@ _SAID_ERRORS = {
     errno.ENOSPC,
     errno.EDQUOT,
     errno.EROFS,
+    errno.ENAMETOOLONG,
     errno.EACCES,
     errno.EPERM,
     errno.ENOTDIR,
@@ -316,8 +317,7 @@ def _place(target: Path) -> Iterator[Path]:
         _flush(target.parent)  # the rename itself must reach the disk before anything that relies on it
     except OSError as error:
         if error.errno in _SAID_ERRORS:
-            do = "free some space or choose a place that can be written, then run the same command again"
-            raise UserError(f"the file cannot be written: {error}", where=target, do=do) from error
+            raise unwritable(error, target) from error
         raise
     finally:
         with suppress(OSError):

@@ -1,6 +1,7 @@
 """What SIGTERM means to a job, as a cluster sends it before it takes a node back: save where it stands, and end.
 
-The place where a checkpoint may be made asks (`Cadence`). Where nothing of a job can be saved, SIGTERM ends it at once.
+The place where a checkpoint may be made asks (`Cadence`). Until it has asked once, nothing of a job can be saved, and SIGTERM
+ends it at once.
 """
 
 from __future__ import annotations

@@ -105,11 +105,11 @@ class Facts:
     """What a sequence model must know of an environment.
 
     observation_size: entries of an observation; observation_values: number of values of each entry, empty where the
-    observation is not made of small whole numbers from 0 on; actions: number of discrete actions, 0 where they are continuous;
-    horizon: longest episode; observation_bounds: (low, high) of each entry, empty where one is unbounded;
-    action_size: how many numbers a continuous action is, else 0; own_actions: of each train task, how many of them
-    are its own (the first ones); image_shape: of observations that are images (bytes with three axes) and that no
-    image encoder has turned into vectors, else empty.
+    observation is not made of small whole numbers from 0 on; actions: number of discrete actions, 0 where they are
+    continuous; horizon: longest episode; observation_bounds: (low, high) of each entry, empty where one is unbounded;
+    action_size: how many numbers a continuous action is, else 0; own_actions: of each task that histories are made of, how
+    many of them are its own (the first ones); image_shape: of observations that are images (bytes with three axes) and that
+    no image encoder has turned into vectors, else empty.
     """
 
     observation_size: int
@@ -147,9 +147,17 @@ def facts_of(environment: EnvironmentSettings) -> Facts:
         horizon=world.horizon,
         action_size=action_size,
         observation_bounds=bounds,
-        own_actions=tuple(int(task.data.get("actions", action_size)) for task in tasks) if action_size else (),
+        own_actions=own_actions(environment, environment.source.split if environment.source else "train", action_size),
         image_shape=tuple(space.shape or ()) if environment.images is None and is_image(space) else (),
     )
+
+
+def own_actions(environment: EnvironmentSettings, split: str, action_size: int) -> tuple[int, ...]:
+    """Of each task of a split, how many numbers of a continuous action are its own, the first ones; empty for discrete actions."""
+    if not action_size:
+        return ()
+    tasks = registry.tasks(environment.world, environment.options, split)
+    return tuple(int(task.data.get("actions", action_size)) for task in tasks)
 
 
 def need_discrete(facts: Facts, method: str) -> None:

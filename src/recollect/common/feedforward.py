@@ -29,7 +29,7 @@ def default_init(module: nn.Linear | nn.Conv2d, generator: torch.Generator | Non
 
 
 class VectorEmbedder(nn.Module):
-    """Linear + ReLU: [..., D] -> [..., width]."""
+    """Linear + ReLU, of numbers of any type: [..., D] -> [..., width]."""
 
     def __init__(self, input_width: int, width: int, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class VectorEmbedder(nn.Module):
         default_init(self.linear, generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.relu(self.linear(x))
+        return functional.relu(self.linear(x.float()))
 
 
 class ImageEmbedder(nn.Module):
@@ -138,8 +138,6 @@ class TokenEmbedder(nn.Module):
         if self.reward is not None:
             parts.append(self.reward(reward[..., None]))
         if self.observation is not None:
-            if not isinstance(self.observation, ImageEmbedder):
-                observation = observation.float()
             place = 0 if self.observation_first else len(parts)
             parts.insert(place, self.observation(observation))
         return torch.cat(parts, dim=-1)

@@ -10,7 +10,7 @@ Source: RA-DT (arXiv 2410.07071), specification 2.1 and 2.4.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,14 @@ log = logging.getLogger(__name__)
 KIND = "histories"
 COLUMNS = ("observation", "action", "reward", "done", "task", "episode")
 AGAIN = "make the histories again (`recollect generate`), or correct the reader that made them."
+BLOCK = 1 << 26  # bytes of a column that are looked at or copied at once
+
+
+def blocks_of(column: np.ndarray) -> Iterator[slice]:
+    """The rows of a column, block by block: a mapped table may be larger than memory."""
+    rows = max(1, BLOCK * len(column) // max(1, column.nbytes))
+    for first in range(0, len(column), rows):
+        yield slice(first, min(first + rows, len(column)))
 
 
 @dataclass(frozen=True)
@@ -187,28 +195,44 @@ class Histories:
         for name in ("reward", "observation", "action"):
             column: np.ndarray = getattr(self, name)
             if column.dtype.kind == "f":
-                self._refuse(~np.isfinite(column), f"the column {name} has a value that is not finite", column)
+                self._refuse(f"the column {name} has a value that is not finite", column, _not_finite)
+        seen = self.observation
         if observation_low is not None:
-            self._refuse(self.observation < observation_low, "an observation is below its range", self.observation)
+            self._refuse("an observation is below its range", seen, lambda block, _: block < observation_low)
         if observation_high is not None:
-            self._refuse(self.observation > observation_high, "an observation is above its range", self.observation)
+            self._refuse("an observation is above its range", seen, lambda block, _: block > observation_high)
         if self.action.ndim == 1:
-            wrong = self.action < 0
-            self._refuse(
-                wrong if actions is None else wrong | (self.action >= actions), "there is no such action", self.action
-            )
-        step = np.diff(self.task.astype(np.int64))
-        self._refuse(np.append(False, step < 0), "the tasks are not contiguous and ascending", self.task)
-        first = np.flatnonzero(np.append(True, step > 0))
-        expected = self._episode_of_row - np.repeat(self._episode_of_row[first], np.diff(np.append(first, len(self))))
-        self._refuse(self.episode != expected, "the episode number does not follow from task and done", self.episode)
+            past = np.inf if actions is None else actions
+            self._refuse("there is no such action", self.action, lambda block, _: (block < 0) | (block >= past))
+        descends_N = np.append(False, self.task[1:] < self.task[:-1])
+        self._refuse("the tasks are not contiguous and ascending", self.task, lambda _, rows: descends_N[rows])
+        first = np.flatnonzero(np.append(True, self.task[1:] != self.task[:-1]))
 
-    def _refuse(self, wrong: np.ndarray, what: str, column: np.ndarray) -> None:
-        if wrong.any():
-            row = int(np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))[0])
-            count = int(wrong.sum())
+        def misnumbered(episode_R: np.ndarray, rows: slice) -> np.ndarray:
+            task_R = np.searchsorted(first, np.arange(rows.start, rows.stop), side="right") - 1
+            return episode_R != self._episode_of_row[rows] - self._episode_of_row[first[task_R]]
+
+        self._refuse("the episode number does not follow from task and done", self.episode, misnumbered)
+
+    def _refuse(self, what: str, column: np.ndarray, wrong: Callable[[np.ndarray, slice], np.ndarray]) -> None:
+        """Raise a UserError where something in a column is wrong.
+
+        Args:
+            wrong: a block of the column and its rows -> what of it is wrong; bool, shaped as the block.
+        """
+        row, count = -1, 0
+        for rows in blocks_of(column):
+            found = wrong(column[rows], rows)
+            if count == 0 and found.any():
+                row = rows.start + int(np.flatnonzero(found.reshape(len(found), -1).any(axis=1))[0])
+            count += int(found.sum())
+        if count:
             more = f", and {count - 1} more" if count > 1 else ""
             raise self._error(f"{what}: row {row} (task {int(self.task[row])}) has {column[row]}{more}")
 
     def _error(self, what: str) -> UserError:
         return UserError(f"These are no valid histories: {what}.", where=self.where, do=AGAIN)
+
+
+def _not_finite(block: np.ndarray, rows: slice) -> np.ndarray:
+    return ~np.isfinite(block)

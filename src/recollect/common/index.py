@@ -242,13 +242,16 @@ class FlatIndex:
                 do="Use the embedder that the index was built with, or build the index again.",
             )
 
-    def to_bytes(self) -> NDArray[np.uint8]:
-        """The index as faiss writes it. The same keys in the same order give the same bytes."""
-        return faiss.serialize_index(self._index)
-
     def save(self, path: Path) -> None:
-        """Write to a path; the caller seals it (``with sealing(target) as path: index.save(path)``)."""
-        Path(path).write_bytes(self.to_bytes().tobytes())
+        """Write to a path, piece by piece; the caller seals it (``with sealing(target) as path: index.save(path)``).
+
+        The same keys in the same order give the same bytes.
+
+        Raises:
+            OSError: it cannot be written there.
+        """
+        with Path(path).open("wb") as file:
+            faiss.write_index(self._index, faiss.PyCallbackIOWriter(file.write))  # type: ignore[attr-defined]
 
     @classmethod
     def load(cls, path: Path, device: str = "cpu", engine: Literal["auto", "faiss", "torch"] = "auto") -> FlatIndex:

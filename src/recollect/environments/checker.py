@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode
 from recollect.environments import registry
 from recollect.environments.base import Task, World
 from recollect.environments.faults import check_step, file_of
+from recollect.environments.packaged import VectorWorld
 from recollect.settings.catalogue import last_own
 from recollect.settings.errors import UserError, shown
 
@@ -79,13 +80,21 @@ def findings(name: str, options: Mapping[str, Any], splits: Sequence[str]) -> li
 
 
 def failure(error: Exception, file: Path) -> Finding:
-    """An exception as a finding: at the last line that it passed in this file or another of the user's, or at its last one."""
+    """An exception as a finding: at the last line that it passed in this file or another of the user's, or at its last one.
+
+    Only a line of the user's is to be mended.
+    """
     if isinstance(error, UserError):
         return Finding(error.what, shown(Path(error.where)), error.do)
     frames = traceback.extract_tb(error.__traceback__)
     at = last_own(frames, file) or frames[-1]
     what = f"`{at.name}` fails with {type(error).__name__}: {error}"
-    return Finding(what, f"{shown(Path(at.filename))}:{at.lineno}", f"mend the line `{at.line}`")
+    do = (
+        f"mend the line `{at.line}`"
+        if last_own([at])
+        else "correct what it is given: settings, or what your code returns"
+    )
+    return Finding(what, f"{shown(Path(at.filename))}:{at.lineno}", do)
 
 
 def _of_tasks(tasks: Any, split: str, file: Path) -> Iterator[Finding]:
@@ -117,7 +126,7 @@ def as_declared(make: Make, numbers: Sequence[int]) -> Iterator[Finding]:
         for observation in (step.began, step.observation):
             said = _outside(world.single_observation_space, observation)
             if said:
-                do = "correct `single_observation_space`, or what `_observe` returns"
+                do = _mend(world, "correct `single_observation_space`, or what `_observe` returns", _SPACE)
                 yield Finding(f"observations {said}", where, do)
                 return
         for what, array, kind, wanted in (
@@ -143,7 +152,7 @@ def same_again(make: Make, numbers: Sequence[int], steps: int = STEPS, seed: int
         yield Finding(
             f"the same tasks, seeds and actions gave something else at step {at[0]} ({at[1]})",
             file_of(world),
-            "draw with `self._draw_integers`, or from a generator that follows from an instance's own seed",
+            _mend(world, "draw with `self._draw_integers`, or from a generator of an instance's own seed", _DRAWS),
         )
 
 
@@ -156,7 +165,7 @@ def alone_as_together(make: Make, numbers: Sequence[int], steps: int = STEPS, se
         at = _first_unlike(row, play(make([number]), [number], steps, seed))
         if at is not None:
             what = f"instance {place} of a batch is not what its task gives alone: step {at[0]} ({at[1]})"
-            do = "let row b of each array follow from task, seed and actions of instance b alone"
+            do = _mend(world, "let row b of each array follow from task, seed and actions of instance b alone", _DRAWS)
             yield Finding(what, file_of(world), do)
             return
 
@@ -171,7 +180,8 @@ def resumed(make: Make, numbers: Sequence[int], steps: int = STEPS, seed: int = 
     kept = {name: array.copy() for name, array in state.items()}
     second.set_state(state)
     at = _first_unlike(play(first, numbers, steps, seed + 1), play(second, numbers, steps, seed + 1))
-    do = "register what changes with `self._keep` or `self._keep_zeros`, and write it in place: `array[:] = ...`"
+    own = "register what changes with `self._keep` or `self._keep_zeros`, and write it in place: `array[:] = ...`"
+    do = _mend(first, own, _DRAWS)
     if at is not None:
         what = f"a world that goes on from `get_state` gives something else {at[0]} steps later ({at[1]})"
         yield Finding(what, file_of(first), do)
@@ -179,6 +189,15 @@ def resumed(make: Make, numbers: Sequence[int], steps: int = STEPS, seed: int = 
         yield Finding(f"a world that goes on from `get_state` has another state ({unlike})", file_of(first), do)
     if changed := _unlike(state, kept):
         yield Finding(f"a state that was handed out changes while the world is played ({changed})", file_of(first), do)
+
+
+_SPACE = "correct `observation_space`, or what `reset` and `step` return"
+_DRAWS = "draw with `self.np_random` alone, and begin anew in `reset`: an episode follows from its seed and actions"
+
+
+def _mend(world: World, own: str, played: str) -> str:
+    """What to do about a world, or about the environment of gymnasium that it plays."""
+    return played if isinstance(world, VectorWorld) else own
 
 
 # -------------------------------------------------------------------------------------------------------------- playing

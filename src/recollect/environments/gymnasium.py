@@ -19,6 +19,7 @@ from pydantic import Field
 
 from recollect.environments.attempts import Attempts
 from recollect.environments.base import Task, WorldOptions
+from recollect.environments.checked import Checked
 from recollect.environments.packaged import Plain, Shown, VectorWorld, made
 from recollect.settings.catalogue import imported, reach_mine
 from recollect.settings.errors import UserError, nearest
@@ -35,8 +36,8 @@ class Options(WorldOptions):
     soft_reset: options of `reset` between attempts; null: each begins from the same seed.
     observation: where an image stands in a dictionary beside numbers: `whole` (both), `image` or `numbers`.
     processes: each environment is played by a process of its own, which pays where steps are slow.
-    metrics: numbers that the environment puts into `info` when an episode ends; each is a metric of the scores, and while
-        learning. `success` and `is_success` need not be named: they are the metric `success`.
+    metrics: numbers that the environment puts into `info` when it ends an episode, NaN where there is none; each is a metric of
+        the scores, and while learning. `success` and `is_success` need not be named: they are the metric `success`.
     """
 
     id: str = "CartPole-v1"
@@ -93,7 +94,7 @@ def steps_of(options: Options) -> int:
 
 
 def plain(options: Options, place: int) -> Plain:
-    inner = made(registered(options), "gymnasium", **options.arguments)
+    inner: Any = Checked(made(registered(options), "gymnasium", **options.arguments))
     if options.attempts > 1:
         inner = Attempts(inner, options.attempts, steps_of(options), options.soft_reset)
     return Plain(inner, "gymnasium", place=place, shown=options.observation)

@@ -18,10 +18,11 @@ from typing import Any, ClassVar, Literal
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, flatten, flatten_space
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from recollect.environments.async_vector import AsyncVector
 from recollect.environments.base import BaseWorld, Outcome
-from recollect.settings.errors import UserError
+from recollect.settings.errors import UserError, nearest
 
 SUCCESS = ("success", "is_success")
 Shown = Literal["whole", "image", "numbers"]
@@ -90,6 +91,8 @@ class Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
                 others.append(leaf)
         if self._image is None and shown == "image":
             raise UserError(f"there is no image in {seen}", where=world, do="leave out `observation: image`")
+        if not others and shown == "numbers":
+            raise UserError(f"there is only an image in {seen}", where=world, do="leave out `observation: numbers`")
         self._other_space = Tuple(others)
         self.parts: Parts = {}
         self.action_space = self._what_is_done()
@@ -165,7 +168,8 @@ class Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
             return np.asarray(action, acts.dtype).reshape(acts.shape)
         if isinstance(acts, Box):
             share = (np.asarray(action, np.float64).reshape(acts.shape) + 1) / 2
-            return (acts.low + share * (acts.high - acts.low)).astype(acts.dtype)
+            meant = acts.low + share * (acts.high - acts.low)
+            return (np.rint(meant) if acts.dtype.kind in "iu" else meant).astype(acts.dtype)
         if isinstance(acts, MultiDiscrete):
             parts = np.unravel_index(int(action), np.ravel(acts.nvec))
             return np.array(parts, acts.dtype).reshape(acts.shape) + acts.start
@@ -195,7 +199,8 @@ class VectorWorld(BaseWorld):
     # False: an end that the environment calls truncation is `terminated`, as the published results have it.
     truncates: ClassVar[bool] = True
     # Numbers of `info` that are kept where an episode ends, float64 [B, M], NaN where there is none: of each instance's latest
-    # episode, and of its first one since all began anew.
+    # episode, and of its first one since all began anew. One that nobody has told when an environment first ends an episode is
+    # taken for misspelled.
     metrics: tuple[str, ...] = ()
     latest_BM: np.ndarray
     first_BM: np.ndarray
@@ -204,10 +209,11 @@ class VectorWorld(BaseWorld):
         self, makers: Sequence[Callable[[], Plain]], *, processes: bool = False, metrics: Sequence[str] = ()
     ) -> None:
         """Make the environments, one per task, here or each in a process of its own. `metrics`: what is kept of `info`."""
-        kind: Any = AsyncVectorEnv if processes else SyncVectorEnv
-        # Processes are started anew, not forked: a fork of one that has threads (torch) can hang.
-        context = {"context": "spawn"} if processes else {}
-        self.inner = kind(list(makers), autoreset_mode=AutoresetMode.DISABLED, **context)
+        self.inner: Any
+        if processes:
+            self.inner = AsyncVector(makers)
+        else:
+            self.inner = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
         self.single_observation_space = self.inner.single_observation_space
         self.single_action_space = self.inner.single_action_space
         parts: Parts = self.inner.get_attr("parts")[0]
@@ -217,6 +223,7 @@ class VectorWorld(BaseWorld):
         self._word_B = self._keep_zeros("word", np.int64)
         self._action_BT = self._keep_zeros("actions", acts.dtype, self.horizon, *(acts.shape or ()))
         self.metrics = tuple(metrics)
+        self._untold = set(metrics)
         nothing_BM = np.full((self.num_envs, len(self.metrics)), np.nan)
         if self.metrics:
             self.latest_BM = self._keep("latest metrics", nothing_BM)
@@ -246,12 +253,15 @@ class VectorWorld(BaseWorld):
     def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         self._action_BT[self._row_B, self._timestep_B - 1] = actions_B
         self._seen_B, rewards_B, terminated_B, truncated_B, said = self.inner.step(actions_B)
-        ends_B = terminated_B | truncated_B if last_B is None else terminated_B | truncated_B | last_B
+        over_B = terminated_B | truncated_B
+        ends_B = over_B if last_B is None else over_B | last_B
         self._success_B = None
         if ends_B.any():
             self._note(said, ends_B)
+        if self._untold and over_B.any():
+            self._check_told(said)
         if not self.truncates:
-            return rewards_B.astype(np.float32), terminated_B | truncated_B
+            return rewards_B.astype(np.float32), over_B
         self._cut_B = truncated_B
         return rewards_B.astype(np.float32), terminated_B
 
@@ -268,6 +278,15 @@ class VectorWorld(BaseWorld):
             self.latest_BM[ends_B, m] = value_B[ends_B]
             self.first_BM[first_B, m] = value_B[first_B]
         self._first_over_B |= ends_B
+
+    def _check_told(self, said: dict[str, Any]) -> None:
+        """Raise a UserError for a metric that no environment has told yet."""
+        self._untold -= said.keys()
+        for name in sorted(self._untold):
+            told = [other for other in said if not other.startswith("_")]
+            do = f"{nearest(name, told)} Or leave it out. An environment that has no such number in some episodes tells NaN there"
+            what = f"an episode has ended, and its info has no '{name}'"
+            raise UserError(what, where="options of the world: metrics", do=do)
 
     def _observe(self) -> np.ndarray:
         return np.array(self._seen_B)

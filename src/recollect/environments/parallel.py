@@ -11,7 +11,6 @@ instance takes a tenth of a millisecond or more, where a request takes 0.1 to 0.
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -28,7 +27,7 @@ from gymnasium.vector.utils import batch_space
 from recollect.artifacts import threads
 from recollect.environments import counter_rng, registry
 from recollect.environments.base import Task, World
-from recollect.environments.worker import end, how_it_ended
+from recollect.environments.worker import end, how_it_ended, stops_blocked
 from recollect.settings.errors import UserError
 
 VARIABLE = "RECOLLECT_WORLD_PROCESSES"
@@ -44,7 +43,7 @@ def make_world(name: str, options: Mapping[str, Any], tasks: Sequence[Task], see
     processes = min(how_many(), len(tasks))
     if processes < 2 or not (kind := registry.world_class(name)).slow or hasattr(kind, "metrics"):
         return registry.make_world(name, options, tasks, seeds)
-    return ParallelWorld(name, options, tasks, seeds, AutoresetMode.DISABLED, processes)
+    return ParallelWorld(name, options, tasks, seeds, processes)
 
 
 def how_many() -> int:
@@ -77,21 +76,19 @@ class Pool:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", WORKER, str(theirs.fileno()), str(os.getpid())]
         alone = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", VARIABLE: "1"}
-        # What stops a job is sent to its processes, too. These go on until this one has saved, so it is blocked before they begin.
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env=alone,
-            )
+            with stops_blocked():
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    env=alone,
+                )
         except OSError as error:
             ours.close()
             raise UserError(f"a process that plays a world cannot be started: {error}", where=VARIABLE, do=DO) from None
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             theirs.close()
         self._connections.append(Connection(ours.detach()))
         self._processes.append(process)
@@ -197,23 +194,19 @@ class ParallelWorld(World):
         options: Mapping[str, Any],
         tasks: Sequence[Task],
         seeds: np.ndarray,
-        autoreset_mode: Literal[AutoresetMode.DISABLED, AutoresetMode.SAME_STEP],
         processes: int,
     ) -> None:
         self.name = name
         self.tasks = tuple(tasks)
         self.num_envs = len(self.tasks)
-        self.autoreset_mode = autoreset_mode
-        self.metadata = {"autoreset_mode": autoreset_mode, "render_modes": []}
+        self.autoreset_mode = AutoresetMode.DISABLED
+        self.metadata = {"autoreset_mode": self.autoreset_mode, "render_modes": []}
         self._parts = np.array_split(np.arange(self.num_envs), min(processes, self.num_envs))
         self._pool = pool()
         self._number = self._pool.new(len(self._parts))
         self._facts: dict[str, Any] = {}
         self._closing = weakref.finalize(self, self._pool.forget, self._number, len(self._parts))
-        made = (
-            (name, dict(options), [self.tasks[b] for b in part], np.asarray(seeds)[part], autoreset_mode)
-            for part in self._parts
-        )
+        made = ((name, dict(options), [self.tasks[b] for b in part], np.asarray(seeds)[part]) for part in self._parts)
         about = self._pool.ask("make", self._number, list(made))[0]
         self.options, self.horizon = about["options"], about["horizon"]
         self.single_observation_space = about["single_observation_space"]
@@ -275,9 +268,6 @@ class ParallelWorld(World):
                 raise UserError(what, where=f"state of the world {self.name}", do=do)
         shares = [({name: np.asarray(array)[part] for name, array in state.items()},) for part in self._parts]
         self._pool.ask("set_state", self._number, shares)
-
-    def optimal_return(self) -> np.ndarray:
-        return np.concatenate(self._pool.ask("optimal_return", self._number, [()] * len(self._parts)))
 
     def goals(self) -> np.ndarray:
         """What its instances are told to reach, of a world that tells goals: [B, K, ...]."""

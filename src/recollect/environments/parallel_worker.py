@@ -6,7 +6,6 @@ It ends when its owner closes the connection or dies. What would stop a job is l
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import numpy as np
 
 from recollect.environments import registry
 from recollect.environments.base import World
+from recollect.environments.worker import ignore_stops
 from recollect.settings.errors import UserError
 
 LOOK = 5.0  # seconds between looks at whether the owner lives
@@ -25,8 +25,8 @@ ABOUT = ("options", "horizon", "single_observation_space", "single_action_space"
 worlds: dict[int, World] = {}
 
 
-def make(number: int, name: str, options: dict[str, Any], tasks: Any, seeds: np.ndarray, mode: Any) -> dict[str, Any]:
-    worlds[number] = world = registry.make_world(name, options, tasks, seeds, mode)
+def make(number: int, name: str, options: dict[str, Any], tasks: Any, seeds: np.ndarray) -> dict[str, Any]:
+    worlds[number] = world = registry.make_world(name, options, tasks, seeds)
     return {fact: getattr(world, fact) for fact in ABOUT} | {"written_in": world.written_in()}
 
 
@@ -76,7 +76,6 @@ DOES: dict[str, Callable[..., Any]] = {
     "step": lambda number, actions_B: worlds[number].step(actions_B),
     "get_state": lambda number: worlds[number].get_state(),
     "set_state": lambda number, state: worlds[number].set_state(state),
-    "optimal_return": lambda number: worlds[number].optimal_return(),
     "goals": goals,
     "timesteps": lambda number: worlds[number].timesteps,
     "picture": picture,
@@ -115,7 +114,5 @@ def serve(connection: Connection, owner: int) -> None:
 
 
 if __name__ == "__main__":
-    for one in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(one, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
+    ignore_stops()
     serve(Connection(int(sys.argv[1])), int(sys.argv[2]))

@@ -29,6 +29,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
+from recollect.environments import procgen_worker
 from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions, check_split
 from recollect.environments.worker import Worker, find_python
 from recollect.settings.errors import UserError, nearest
@@ -70,7 +71,7 @@ SHAPE_CHW = (3, 64, 64)
 ACTIONS = 15
 MAKE = ("game", "start_level", "num_levels")  # of a task's data, what the worker makes a game of
 FORCE, LEAVE = -1, -2  # what the worker understands besides actions
-SCRIPT = Path(__file__).with_name("procgen_worker.py")
+SCRIPT = Path(procgen_worker.__file__)
 
 
 class Options(WorldOptions):

@@ -110,7 +110,10 @@ class Server:
         self.world: Any = None
 
     def run(self) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+        # What stops a job is the parent's to answer, which saves first. It has blocked both until here.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
         self._answer({"do": "start"}, b"")
         while True:
             # A socket that a child of the parent's has inherited outlives the parent: so its number is watched, too.

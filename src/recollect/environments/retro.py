@@ -24,6 +24,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiBinary, Space
 from pydantic import Field
 
+from recollect.environments import retro_worker
 from recollect.environments.base import Outcome, Task, WorldOptions
 from recollect.environments.replayed import ReplayedWorld
 from recollect.environments.simulated import needed
@@ -33,7 +34,7 @@ from recollect.settings.errors import UserError, nearest
 PACKAGES = ("stable_retro",)
 SHAPE_CHW = (3, 84, 96)
 BUTTONS = 12  # of the console that has most
-SCRIPT = Path(__file__).with_name("retro_worker.py")
+SCRIPT = Path(retro_worker.__file__)
 SPLITS = ("train", "eval", "starts")
 CURE = "look at what it says; `make setup FAMILY=amago` installs the package anew"
 
@@ -65,17 +66,20 @@ def tasks(split: str, **options: Any) -> list[Task]:
 
 
 def check_game(game: str, starts: Sequence[str] = ()) -> None:
-    """Raise a UserError where the package is not installed, does not know the game or a start, or has no ROM of it."""
+    """Raise a UserError where the package is not installed, does not know the game or a start, or has no ROM of it.
+
+    As the worker, it looks where the package looks if nothing is said.
+    """
     data, where = needed("stable_retro", "retro", family="amago").data, "options of the world retro: game"
-    known = data.list_games(data.Integrations.ALL)
+    known = data.list_games()
     if game not in known:
         raise UserError(f"there is no game '{game}'", where=where, do=nearest(game, known))
     try:
-        data.get_romfile_path(game, data.Integrations.ALL)
+        data.get_romfile_path(game)
     except FileNotFoundError:
         do = "take in a ROM of your own: `python -m stable_retro.import FOLDER`"
         raise UserError(f"there is no ROM of the game '{game}'", where=where, do=do) from None
-    there = data.list_states(game, data.Integrations.ALL)
+    there = data.list_states(game)
     for start in starts:
         if start not in there:
             what = f"the game '{game}' has no start '{start}'"

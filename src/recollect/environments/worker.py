@@ -1,10 +1,10 @@
 """Worlds that need another Python than ours: a worker process of that Python plays them, and this is our side of it.
 
-The worker is a script beside the world, `<world>_worker.py` (`procgen_worker.py` says the protocol). Requests are small
-messages over a socket pair; actions, rewards and frames stand in memory that both have mapped, from a file without a
-name. Nothing of it can be left behind: the worker ends when its parent closes the socket or dies, and the memory goes
-with the last process that has it. One that dies, hangs or speaks another protocol is reported in one message, with the
-last that it said.
+The worker is a script beside the world, `<world>_worker.py` (`procgen_worker.py` says the protocol). The world imports it,
+so that its code counts as the world's own. Requests are small messages over a socket pair; actions, rewards and frames
+stand in memory that both have mapped, from a file without a name. Nothing of it can be left behind: the worker ends when
+its parent closes the socket or dies, and the memory goes with the last process that has it. One that dies, hangs or
+speaks another protocol is reported in one message, with the last that it said.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import socket
 import subprocess
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
@@ -31,6 +31,7 @@ from recollect.settings.errors import UserError
 PROTOCOL = 1
 ALIGNED = 64  # bytes at whose multiples the shared arrays begin
 SHOWN = 12  # lines of what a worker said that died
+STOPS = (signal.SIGINT, signal.SIGTERM)  # what stops a job
 
 
 def find_python(world: str) -> Path:
@@ -93,9 +94,10 @@ class Worker:
             # -I: neither the script's folder nor PYTHONPATH is looked into, where modules have the names of packages.
             command = [str(python), "-I", str(script), *map(str, handles), str(os.getpid())]
             try:
-                process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, pass_fds=handles
-                )
+                with stops_blocked():
+                    process = subprocess.Popen(
+                        command, stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, pass_fds=handles
+                    )
             except OSError as error:
                 ours.close()
                 raise UserError(f"the worker cannot be started: {error}", where=python, do=self._do) from None
@@ -170,6 +172,25 @@ class Worker:
         said = "".join(f"\n    {line}" for line in last)
         more = f"; the last that it said:{said}" if last else ""
         raise UserError(f"the worker of '{self.world}' {what}{more}", where=self.python, do=self._do)
+
+
+@contextlib.contextmanager
+def stops_blocked() -> Iterator[None]:
+    """What stops a job is sent to its processes, too. Those that begin here get none of it before they `ignore_stops`, so that
+    they go on until this one has saved.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def ignore_stops() -> None:
+    """Leave what stops a job to the process that began this one; see `stops_blocked`."""
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
 
 def how_it_ended(process: subprocess.Popen[bytes]) -> str:

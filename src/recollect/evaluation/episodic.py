@@ -1,5 +1,6 @@
-"""Episodic evaluation: a policy plays n whole episodes, each from an empty memory; all side by side, or so many at once as
-the policy says (`BatchedPolicy.rows_at_once`, see `rounds`).
+"""Episodic evaluation: a policy plays n whole episodes, each from an empty memory.
+
+All are played side by side, or as many at once as the policy says (`BatchedPolicy.rows_at_once`, see `rounds`).
 
 Used for the final scores of the online methods (Memory-RL, AMAGO, HELM). Policies act with dropout off. Memory-RL's take
 their likeliest or mean action. AMAGO's (unless `sample_actions: false`) and HELM's (unless `likeliest`) draw theirs, each
@@ -30,8 +31,11 @@ from recollect.settings.seeding import seed_of
 
 
 class EpisodeScores(NamedTuple):
-    """One row per episode. `success_E` is NaN where the world has no notion of it, `part_return_EP` is [E, 0] without parts, and
-    `metric_EM` are numbers that the world keeps of an episode under the names of its option `metrics` ([E, 0]: none)."""
+    """One row per episode.
+
+    `success_E` is NaN where the world has no notion of it, and `part_return_EP` is [E, 0] without parts. `metric_EM` is what the
+    world measures of an episode under the names of its option `metrics` ([E, 0]: nothing).
+    """
 
     return_E: np.ndarray
     length_E: np.ndarray
@@ -87,8 +91,8 @@ def part_returns(reward_BT: np.ndarray, parts: int) -> np.ndarray:
 def rounds(count: int, at_once: int | None) -> list[slice]:
     """The rows that are played side by side, round after round: `at_once` (None: all), and what is left in the last.
 
-    No row is left alone if there are others: HELMv2 standardises each row with those beside it. So the last round takes a second
-    row from the one before it, or, where that has only two, becomes one with it (three rows, one more than `at_once`).
+    No row is left alone if there are others: HELMv2 standardises each row with those beside it. So a last round of one row takes
+    a second from the round before. Where that has only two, both become one round of three, one more than `at_once`.
     """
     at_once = at_once or count
     starts = list(range(0, count, at_once))

@@ -2,8 +2,8 @@
 
 The policy plays first, and its actions are written down; then the world plays the same episodes again and is drawn. So what
 is drawn can change nothing that the policy sees. An episode of an episodic evaluation is played beside the first one of its
-split, from which a world may draw for all (Visual Match's `per_world`), and nothing else: what a network makes of a row can
-differ in the last bit with the rows beside it, so an action that hangs on that bit may differ from the scored episode's.
+split, from which a world may draw for all (Visual Match's `per_world`), and nothing else. What a network makes of a row can
+differ in the last bit with the rows beside it. So an action that hangs on that bit may differ from the scored episode's.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def evaluate(
     normalised returns where tasks list what they are normalised by; `episode` is the 0-based ICL episode. `scoring`: what it
     goes on from, see `Scoring`.
 
-    A policy whose `joins_splits` is True plays all splits as one batch: half as many steps, for the same rows.
+    A policy whose `joins_splits` is True plays splits of equally long episodes as one batch: fewer steps, for the same rows.
     """
     frames = []
     scoring = scoring or Scoring()
@@ -188,9 +188,13 @@ def batches_of(policy: Policy, environment: EnvironmentSettings) -> list[dict[st
     """The batches that an evaluation plays one after another: of each, split -> tasks, split after split."""
     splits = environment.evaluation.splits
     tasks_of = {split: registry.tasks(environment.world, environment.options, split) for split in splits}
-    if getattr(policy, "joins_splits", False):
-        return [tasks_of]
-    return [{split: tasks} for split, tasks in tasks_of.items()]
+    if not getattr(policy, "joins_splits", False) or len(splits) == 1:
+        return [{split: tasks} for split, tasks in tasks_of.items()]
+    batches: dict[int, dict[str, list[Task]]] = {}
+    for split, tasks in tasks_of.items():
+        world = registry.make_world(environment.world, environment.options, tasks[:1], np.zeros(1, np.uint64))
+        batches.setdefault(world.horizon, {})[split] = tasks
+    return list(batches.values())
 
 
 def scores_of(

@@ -55,6 +55,9 @@ class Recorder:
         rows_N = (self.rows_N - first).clip(0, count - 1)
         is_here_N = rows_N == self.rows_N - first
         playing_N, done_N = moment.playing_B[rows_N] & is_here_N, moment.done_B[rows_N]
+        if not playing_N.any():
+            self.step_N[:] = 0
+            return
         self.moments.append(
             {
                 "observation": np.array(moment.observation_BD)[rows_N],

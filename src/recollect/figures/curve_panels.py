@@ -10,12 +10,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from recollect.common.curve_end import POINTS
+from recollect.common.curve_end import POINTS, end_of
 from recollect.figures import captions, learning_curves, reading, style
 from recollect.figures.finishing import finished
 from recollect.figures.spec import LINE, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of
-from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
+
+BY_ENVIRONMENT = ("ends", "lines", "titles")
 
 
 class Options(learning_curves.CurveOptions):
@@ -34,19 +35,13 @@ class Options(learning_curves.CurveOptions):
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     options = options_of(figure, Options)
-    for by_environment in (options.ends, options.lines):
-        for name in by_environment if isinstance(by_environment, dict) else ():
-            if name not in figure.environments:
-                what = f"the figure has no environment '{name}'"
-                raise UserError(what, where=f"options of figure '{figure.name}'", do="correct 'ends' or 'lines'")
     rows = reading.select(scores, figure, metric=options.metric, split=options.split)
     dropped: list[str] = []
     ends: dict[str, int] = {}
     parts = []
     for environment in figure.environments:
         of_environment = rows[rows["env"] == environment]
-        given = options.ends if isinstance(options.ends, int) else options.ends.get(environment)
-        ends[environment] = given or learning_curves.common_end(of_environment)
+        ends[environment] = end_of(options.ends, environment) or learning_curves.common_end(of_environment)
         for method in figure.methods:
             cell = of_environment[of_environment["method"] == method]
             curves = learning_curves.curves_of(

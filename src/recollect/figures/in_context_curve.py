@@ -30,8 +30,9 @@ SQUEEZE = 2.0  # an optimum further above the curves than this is named, not dra
 class Options(ScoreOptions):
     metric: str = Field("return", description="Metric of the scores that is drawn.")
     split: str | tuple[str, ...] = Field("eval", description="Task split that is drawn; of several, a panel for each.")
-    x: Literal["episode", "step"] = Field("episode", description="In-context episode, or training step.")
-    step: int | None = Field(None, description="Training step that is drawn (x: episode); null: the last of each run.")
+    x: Literal["episode", "step"] = Field(
+        "episode", description="In-context episode, of each run's last evaluation, or training step."
+    )
     band: Band = Field(
         "bootstrap", description="Around a line: an interval, or from the lowest to the highest of the `seeds`."
     )
@@ -47,12 +48,8 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     options = options_of(figure, Options)
     panels = spec.panels_of(figure.environments, options.split)
     splits = spec.one_or_more(options.split)
-    rows = pd.concat([reading.select(scores, figure, metric=options.metric, split=split) for split in splits])
-    if options.x == "episode":
-        rows = rows[rows["step"] == options.step] if options.step is not None else reading.last_step(rows, figure)
-    if rows.empty:
-        what = f"no evaluation at training step {options.step}"
-        raise UserError(what, where=f"figure '{figure.name}'", do="correct the option 'step'")
+    read = reading.last_rows if options.x == "episode" else reading.select
+    rows = pd.concat([read(scores, figure, metric=options.metric, split=split) for split in splits])
     table = _measured(rows, panels, figure, options)
     with style.paper_style():
         canvas, extra_rows, not_drawn = _plot(table, panels, figure, options)
@@ -99,10 +96,6 @@ def _measured(rows: pd.DataFrame, panels: list[Panel], figure: FigureSpec, optio
         tasks_of: dict[str, list[int]] = {}
         for method in figure.methods:
             cell = of_panel[of_panel["method"] == method]
-            if cell.empty:
-                what = f"no evaluation of {method} on {panel.environment} at training step {options.step}"
-                do = "correct the option 'step', or leave it out for the last evaluation"
-                raise UserError(what, where=f"figure '{figure.name}'", do=do)
             scores_SNX, x, tasks_of[method] = _points(cell, figure, options)
             # Of one seed the tasks are resampled, in the place of seeds.
             resampled = scores_SNX.swapaxes(0, 1) if len(scores_SNX) == 1 else scores_SNX

@@ -23,12 +23,12 @@ from pydantic import Field
 from recollect.artifacts.scores import LEARNING
 from recollect.common.curve_end import POINTS, WINDOW, grid, mean_of_points, on_grid
 from recollect.figures import captions, style
+from recollect.figures.reading import SHORTEST
 from recollect.figures.spec import ExtraRow, FigureSpec, ScoreOptions
 from recollect.figures.statistics import Floats, Interval, Statistic, stratified_bootstrap
 from recollect.settings.errors import UserError
 
 FINAL = 20  # a final value is the mean of one in so many points
-SHORTEST = 0.9
 
 
 class CurveOptions(ScoreOptions):

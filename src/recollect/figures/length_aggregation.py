@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.ticker import NullLocator
 from pydantic import Field
 
-from recollect.common.curve_end import POINTS
+from recollect.common.curve_end import POINTS, end_of
 from recollect.figures import captions, learning_curves, overlaps, reading, style
 from recollect.figures.finishing import finished
 from recollect.figures.spec import AGGREGATION, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of, table_row
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
+
+BY_ENVIRONMENT = ("lengths", "ends", "beside")
 
 
 class Options(learning_curves.CurveOptions):
@@ -38,11 +39,9 @@ class Options(learning_curves.CurveOptions):
     )
     chance: float | None = Field(None, description="Return of the best agent without the ability: a dotted line.")
     chance_label: str = Field("optimal without memory", description="Its name in the legend.")
-    x_scale: Literal["categorical", "log", "linear"] = Field("categorical", description="Spacing of the lengths.")
     x_label: str = Field("memory length (steps)", description="Of the aggregation's x axis.")
     y_label: str = Field("final return", description="Of the aggregation's y axis.")
     curve_y_label: str = Field("return", description="Of the learning curves' y axes.")
-    curves: bool = Field(True, description="Draw the learning curves beside the aggregation.")
     same_y: bool = Field(True, description="All learning curves have one y axis.")
     summary: bool = Field(True, description="Interquartile mean over lengths and seeds in the caption; not published.")
 
@@ -67,7 +66,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
         notes += _summary(measured, figure, options)
     word = captions.STATISTIC_WORDS[options.statistic]
     meaning = {
-        "panel": f"'{AGGREGATION}': final value against length; an environment: its learning curve",
+        "panel": f"'{AGGREGATION}', or a name that begins so: final value against length; an environment: its learning curve",
         "x": f"in '{AGGREGATION}': {options.x_label}; in a learning curve: environment steps",
         "y": f"{options.metric}: {word} over seeds (in '{AGGREGATION}' of each run's final value)",
         "low, high": learning_curves.bounds_meant(options.statistic),
@@ -85,7 +84,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
             over="seeds",
             more_print=lines,
             notes=notes,
-            words=("bars and bands" if options.curves else "bars", captions.CURVES[1]),
+            words=("bars and bands", captions.CURVES[1]),
         )
 
 
@@ -108,12 +107,12 @@ def _lengths(figure: FigureSpec, options: Options) -> dict[str, float]:
 
 
 def panels_of(figure: FigureSpec, options: Options) -> dict[str, list[str]]:
-    """The panels of final values by their names in the table: of each, its environments."""
+    """The panels of final values by their names in the table: of each, its environments. None is without any."""
     others = {name for listed in options.beside.values() for name in listed}
     panels = {AGGREGATION: [name for name in figure.environments if name not in others]}
     for title, listed in options.beside.items():
         panels[f"{AGGREGATION}, {title}"] = [name for name in figure.environments if name in listed]
-    return panels
+    return {panel: listed for panel, listed in panels.items() if listed}
 
 
 def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measured:
@@ -127,7 +126,7 @@ def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measu
     panel_of = {name: panel for panel, listed in panels.items() for name in listed}
     for environment in figure.environments:
         of_environment = rows[rows["env"] == environment]
-        ends[environment] = options.ends.get(environment) or learning_curves.common_end(of_environment)
+        ends[environment] = end_of(options.ends, environment) or learning_curves.common_end(of_environment)
         for method in figure.methods:
             cell = of_environment[of_environment["method"] == method]
             curves = learning_curves.curves_of(cell, figure, ends[environment], dropped, window=options.window)
@@ -137,9 +136,8 @@ def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measu
             final = learning_curves.average_final(curves, rng, **how)
             x = options.lengths[environment]
             points.append(table_row(panel_of[environment], method, x, final, seeds=len(curves), tasks=tasks))
-            if options.curves:
-                band = learning_curves.band_rows(curves, rng, **how)
-                bands.append(band.assign(panel=environment, method=method, tasks=tasks))
+            band = learning_curves.band_rows(curves, rng, **how)
+            bands.append(band.assign(panel=environment, method=method, tasks=tasks))
 
     # In the order of the legend: the points by length, then the curves.
     order = list(panels)
@@ -151,9 +149,11 @@ def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measu
 def _summary(measured: _Measured, figure: FigureSpec, options: Options) -> list[str]:
     """The sentence of the caption that sums each method up in one number, where there are runs enough for it."""
     told = []
-    main = panels_of(figure, options)[AGGREGATION]
+    panels = panels_of(figure, options)
+    if AGGREGATION not in panels:
+        return []
     for method, all_curves in measured.curves.items():
-        curves_by_environment = [all_curves[figure.environments.index(name)] for name in main]
+        curves_by_environment = [all_curves[figure.environments.index(name)] for name in panels[AGGREGATION]]
         rng = generator("bootstrap of the summary", figure.name, method)
         final = learning_curves.iqm_of_finals(curves_by_environment, rng, resamples=options.resamples)
         if final is not None:
@@ -161,7 +161,7 @@ def _summary(measured: _Measured, figure: FigureSpec, options: Options) -> list[
     if not told:
         return []
     return [
-        f"Interquartile mean of the final values over all lengths and seeds{' of the first panel' if options.beside else ''}, "
+        f"Interquartile mean of the final values over all lengths and seeds{' of the first panel' if len(panels) > 1 else ''}, "
         "with its 95 % bootstrap interval: "
         f"{', '.join(told)}."
     ]
@@ -169,9 +169,6 @@ def _summary(measured: _Measured, figure: FigureSpec, options: Options) -> list[
 
 def _plot(measured: _Measured, figure: FigureSpec, options: Options) -> tuple[Figure, list[ExtraRow]]:
     panels = panels_of(figure, options)
-    if not options.curves:
-        canvas = style.blank_figure(style.SINGLE_COLUMN, 2.0 * len(panels))
-        return canvas, _draw_finals(canvas, measured.table, figure, options)
     environments = []
     depth = 0
     for listed in panels.values():
@@ -188,15 +185,15 @@ def _plot(measured: _Measured, figure: FigureSpec, options: Options) -> tuple[Fi
     return canvas, extra_rows
 
 
-def _draw_finals(part: SubFigure | Figure, table: pd.DataFrame, figure: FigureSpec, options: Options) -> list[ExtraRow]:
+def _draw_finals(part: SubFigure, table: pd.DataFrame, figure: FigureSpec, options: Options) -> list[ExtraRow]:
     """Draw the panels of final values, one below the other; gives the rows of what was not measured."""
     panels = panels_of(figure, options)
     extra_rows: list[ExtraRow] = []
     for (panel, listed), axes in zip(panels.items(), part.subplots(len(panels), 1, squeeze=False).ravel(), strict=True):
         lengths = sorted(options.lengths[name] for name in listed)
         extra_rows += _draw_aggregation(axes, panel, lengths, table, figure, options)
-        title = "final performance" if options.curves else figure.title
-        axes.set_title(title if panel == AGGREGATION else panel.removeprefix(f"{AGGREGATION}, "), loc="left")
+        title = "final performance" if panel == AGGREGATION else panel.removeprefix(f"{AGGREGATION}, ")
+        axes.set_title(title, loc="left")
     return extra_rows
 
 
@@ -204,10 +201,7 @@ def _draw_aggregation(
     axes: Axes, panel: str, lengths: list[float], table: pd.DataFrame, figure: FigureSpec, options: Options
 ) -> list[ExtraRow]:
     """Draw final values against the length; gives the rows of what was not measured."""
-    places = dict(zip(lengths, lengths, strict=True))
-    if options.x_scale == "categorical":
-        places = {length: float(i) for i, length in enumerate(lengths)}
-
+    places = {length: float(i) for i, length in enumerate(lengths)}
     looks = style.styles_of(figure.methods)
     rows = table[table["panel"] == panel]
     overlaps.draw_points(axes, rows.assign(x=rows["x"].map(places)), looks)
@@ -224,14 +218,8 @@ def _draw_aggregation(
         ends = (lengths[0], lengths[-1])
         extra_rows += style.draw_constant(axes, panel, options.chance_label, options.chance, ends)
 
-    if options.x_scale == "log":
-        axes.set_xscale("log", base=2)
-    scale = axes.xaxis.get_transform()
-    first, last = scale.transform([min(places.values()), max(places.values())])
-    margin = (last - first) / (2 * max(1, len(places) - 1)) or 0.5
-    axes.set_xlim(*scale.inverted().transform([first - margin, last + margin]))
+    axes.set_xlim(-0.5, len(lengths) - 0.5)
     axes.set_xticks(list(places.values()), [f"{length:g}" for length in lengths])
-    axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(options.x_label)
     axes.set_ylabel(options.y_label)
     style.from_zero(axes, table, options.chance)

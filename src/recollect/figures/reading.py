@@ -15,6 +15,7 @@ from recollect.figures.spec import FigureSpec
 from recollect.settings.errors import UserError, nearest
 
 KEYS = ["env", "method", "seed", "step", "task", "episode"]
+SHORTEST = 0.9  # of the longest run, or of a plot: what ends before it was not trained for as long
 LAST_EPISODES = 5  # the end of an in-context run, where nothing else is asked for: RA-DT's papers take five
 
 
@@ -100,23 +101,22 @@ def _name(row: pd.Series) -> str:
     )
 
 
-def last_step(rows: pd.DataFrame, figure: FigureSpec) -> pd.DataFrame:
-    """The rows of the last evaluation of each run; a UserError where a method's seeds were not trained equally long."""
+def last_rows(scores: pd.DataFrame, figure: FigureSpec, metric: str, split: str) -> pd.DataFrame:
+    """`select`, of each run's last evaluation only.
+
+    Seeds may end a little apart, as those do that are counted in steps of whole episodes. A UserError names a method's seeds
+    of which one ends before `SHORTEST` of the longest.
+    """
+    rows = select(scores, figure, metric=metric, split=split)
     last = rows.groupby(["env", "method", "seed"])["step"].transform("max")
     rows = rows[rows["step"] == last]
     for (env, method), group in rows.groupby(["env", "method"]):
         steps = group.groupby("seed")["step"].max()
-        if steps.nunique() > 1:
+        if steps.min() < SHORTEST * steps.max():
             ends = ", ".join(f"seed {seed} at {step}" for seed, step in steps.items())
             what = f"the runs of {method} on {env} end at different steps: {ends}"
-            do = "train and evaluate them again, or set the option 'step'"
-            raise UserError(what, where=f"figure '{figure.name}'", do=do)
+            raise UserError(what, where=f"figure '{figure.name}'", do="train and evaluate the shorter ones again")
     return rows
-
-
-def last_rows(scores: pd.DataFrame, figure: FigureSpec, metric: str, split: str) -> pd.DataFrame:
-    """`select`, of each run's last evaluation only."""
-    return last_step(select(scores, figure, metric=metric, split=split), figure)
 
 
 def score_array(rows: pd.DataFrame, figure: FigureSpec) -> tuple[NDArray[np.float64], list[int], list[int]]:

@@ -1,11 +1,11 @@
 """HELMv2's read-out: image features, standardised one by one and given the scale of a language model's word embeddings.
 
-With the batch's own statistics (the released code) what an agent's image becomes depends on what the other agents see, one
-agent alone gives NaN, and agents that see the same all get the mean of the embeddings. So there are three:
+The released code uses the batch's own statistics. So what an agent's image becomes depends on what the other agents see. One
+agent alone gives NaN, and agents that see the same all get the mean of the embeddings. So there are three kinds of statistics:
 
 - `batch`: mean and unbiased std of the batch at hand, as released; refused for a batch of one.
-- `running`: mean and variance of all features so far, updated in front of each use while training (parallel Welford). One
-  row of features, the first of an agent alone, has no spread yet: its deviation counts as 1.
+- `running`: mean and variance of all features so far, updated in front of each use while training (parallel Welford). The
+  first image of an agent alone has no spread yet: its deviation counts as 1.
 - `frozen`: those of a calibration, e.g. of a random policy's images, or those that a `running` one ended with.
 
 Source: HELMv2 (2022 workshop paper) and its released code; specification 3.2.

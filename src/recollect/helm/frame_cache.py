@@ -1,8 +1,7 @@
-"""Each different frame is looked at once, and each different window of inputs read once: bounded caches in front of frozen
-functions.
+"""Each different frame is looked at once, and each different window read once: bounded caches in front of frozen functions.
 
-Agents see the same few frames over and over (a random policy's 20,000 steps in MiniGrid's tasks show 101 to 1,860 different
-ones), and a frozen encoder says the same of each. Specification 10.4, item 24.
+Agents see the same few frames over and over, and a frozen encoder says the same of each. A random policy's 20,000 steps in
+MiniGrid's tasks show 101 to 1,860 different ones. Specification 10.4, item 24.
 
 Hashes are made and looked up on the host, which worlds give their frames to; a GPU gets row numbers and is not waited for.
 
@@ -30,12 +29,11 @@ KEY_BYTES = 16  # bytes of a hash
 class VectorCache:
     """Vectors by key, computed for those that are not remembered, all of a call in one batch.
 
-    Of more than `size`, those that were not asked for for longest are forgotten. A key twice in a call: one miss, one hit.
+    Where there would be more than `size`, the one that was used longest ago is forgotten. A key twice in a call is computed once.
     """
 
     def __init__(self, size: int) -> None:
         self.size = max(1, size)
-        self.hits = self.misses = 0
         self._slots: OrderedDict[bytes, int] = OrderedDict()  # in the order of their last use
         self._vectors: Tensor | None = None
 
@@ -53,8 +51,6 @@ class VectorCache:
             else:
                 new.setdefault(key, i)
                 fresh.append(i)
-        self.misses += len(new)
-        self.hits += len(keys) - len(new)
         known_OW = None if self._vectors is None else _rows(self._vectors, [self._slots[keys[i]] for i in old])
         for i in old:
             self._slots.move_to_end(keys[i])

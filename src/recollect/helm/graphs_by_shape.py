@@ -1,8 +1,8 @@
 """A function of tensors of a few shapes, on a GPU as one CUDA graph for each: its many small kernels are launched at once.
 
-A graph reads what it is given where that is copied to, and weights where they are trained and loaded, so it always reads the
-newest. Acting has a graph for the games of training, and one for fewer at the end of an evaluation; updates have one for each size
-of a minibatch. They share their memory.
+A graph always reads from the same places. So inputs are copied to there before each replay, and weights are trained and loaded
+where they are. Acting has a graph for the games of training, and one for fewer at the end of an evaluation. Updates have one for
+each size of a minibatch. The graphs share their memory.
 """
 
 from __future__ import annotations

@@ -63,16 +63,14 @@ class FeatureReader(history.Reader):
         self.model = model
         self.rescaling = FeatureRescaling.like(embeddings_VD, statistics)
         self.all = FeatureRescaling.like(embeddings_VD, "running") if statistics == "batch" else self.rescaling
-        self.cache = self.features = FrameCache(
-            model.images, frames, prepare=history.channels_first, finish=self._of_words_width
-        )
+        self.cache = FrameCache(model.images, frames, prepare=history.channels_first, finish=self._of_words_width)
 
     def _of_words_width(self, features_BW: Tensor) -> Tensor:
         features_BW = features_BW.float()
         return features_BW if self.matrix_WD is None else features_BW @ self.matrix_WD
 
     def reading(self, images: np.ndarray, *, learn: bool = False) -> Asking:
-        features_BD = yield from self.features.reading(images)
+        features_BD = yield from self.cache.reading(images)
         if learn and self.all is not self.rescaling:
             self.all.take_in(features_BD)
         return self.rescaling(features_BD, update=learn)[:, None]
@@ -107,7 +105,7 @@ def make_history(
     )
     if by_batch:
         episodes = settings.environment.evaluation.episodes
-        reader.together = -(-episodes // max(1, round(episodes / hp.actors)))
+        reader.rows_together = -(-episodes // max(1, round(episodes / hp.actors)))
     if arrays is None and hp.statistics == "frozen":
         calibrate(reader, settings, hp.calibration)
     return history.history_of(reader, memory, settings, inputs, arrays)
@@ -121,7 +119,7 @@ def calibrate(reader: FeatureReader, settings: Settings, images: int) -> None:
     actions = int(world.single_action_space.n)  # type: ignore[attr-defined]
     observation, _ = world.reset()
     for _ in range(-(-images // games)):
-        reader.all.take_in(reader.features(observation))
+        reader.all.take_in(reader.cache(observation))
         observation, _, terminated, truncated, _ = world.step(draws.integers(actions, size=games))
         done = terminated | truncated
         if done.any():

@@ -70,11 +70,11 @@ class Reader:
 
     Attributes:
         cache: of the images that were read: what is in it can differ in the last bit from what would be made anew.
-        together: how many rows belong together, where what an image becomes depends on those beside it; None: it does not.
+        rows_together: how many rows belong together, where what an image becomes depends on those beside it; None: it does not.
     """
 
     cache: FrameCache
-    together: int | None = None
+    rows_together: int | None = None
 
     def __call__(self, images: np.ndarray, *, learn: bool = False) -> Tensor:
         """Inputs [B, K, D] of images uint8 [B, *shape]; `learn`: statistics may take them in."""
@@ -128,7 +128,7 @@ class LanguageHistory:
     def rows_at_once(self) -> int | None:
         """See `recollect.common.batched_policy.BatchedPolicy`."""
         fitting = max(1, int(EVALUATION_BYTES / self.row_bytes)) if self.row_bytes else None
-        return min((rows for rows in (fitting, self.reader.together) if rows is not None), default=None)
+        return min((rows for rows in (fitting, self.reader.rows_together) if rows is not None), default=None)
 
     def start(self, batch: int) -> None:
         self.memory.start(batch)
@@ -138,14 +138,10 @@ class LanguageHistory:
 
     def read(self, images: np.ndarray) -> Tensor:
         """History vectors [B, H] after one more image each."""
-        return self.vectors(self.memory.step(self.inputs(images)))
-
-    def inputs(self, images: np.ndarray) -> Tensor:
-        """What the language model reads of one more image each, [B, K, D]; `vectors` takes what it makes of them."""
-        return answered(self.reading(images), self.answer)
+        return self.vectors(self.memory.step(answered(self.reading(images), self.answer)))
 
     def reading(self, images: np.ndarray) -> Asking:
-        """The same by whoever answers in the place of `answer`."""
+        """What the language model reads of one more image each, [B, K, D], by whoever answers in the place of `answer`."""
         self._newest_BKD = yield from self.reader.reading(images, learn=self.learning)
         return self._newest_BKD
 
@@ -158,7 +154,7 @@ class LanguageHistory:
         """History vectors [B, H] from what the language model made of the newest inputs."""
         return self._rescaled(states_BH, update=self.learning)
 
-    def together(self, histories: Sequence[LanguageHistory]) -> SharedMemory | None:
+    def share(self, histories: Sequence[LanguageHistory]) -> SharedMemory | None:
         """Lay the memories of some histories, of which this is the first, into one; None: it is one with a memory of its own.
 
         Raises UserError: memories of such a kind are not shared.
@@ -201,7 +197,7 @@ class LanguageHistory:
 
         Attention is that on all inputs of a step; what falls on steps before the episode is on the memory's zeros.
         """
-        found = {"inputs": self._newest_BKD[rows_N].half().cpu().numpy()}
+        found = {"inputs": self._newest_BKD[rows_N].float().cpu().numpy()}
         attention_LNM = self.memory.attention(torch.from_numpy(rows_N).to(self.device))
         if attention_LNM is not None:
             tokens = self._newest_BKD.shape[1]

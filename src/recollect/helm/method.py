@@ -8,10 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from recollect.artifacts.checkpoints import part
 from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs, facts_of, need_discrete
+from recollect.common.weights import load_policy_arrays
 from recollect.helm.on_policy import OnPolicyHyperparameters, OnPolicyTrainer
-from recollect.helm.sampled_policy import Agent, History, SampledPolicy, network_from
+from recollect.helm.sampled_policy import Agent, History, SampledPolicy
 from recollect.helm.small_impala import ActorCritic
 from recollect.helm.together import Together
 from recollect.settings.errors import UserError
@@ -100,7 +102,9 @@ def make_network(
         critic=hp.critic,
         generator=torch.Generator().manual_seed(seed_of("actor-critic weights", settings.seed)),
     )
-    return network if arrays is None else network_from(network, arrays)
+    if arrays is not None:
+        load_policy_arrays(network, part(arrays, "network"))
+    return network
 
 
 def check_world(facts: Facts) -> None:

@@ -166,7 +166,7 @@ class OnPolicyTrainer:
 
     def begin_step(self, log_EA: np.ndarray, value_E: np.ndarray) -> np.ndarray:
         """The first half of a step: the actions that `end_step` plays. Where another process plays the games, it begins."""
-        action_E = self.rollout.judged(log_EA, value_E)
+        action_E = self.rollout.drawn(log_EA, value_E)
         self.world.send(action_E)
         return action_E
 

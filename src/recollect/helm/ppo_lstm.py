@@ -1,8 +1,8 @@
 """LSTM-PPO: HELM's baseline with a trained memory ("Impala-PPO" there), an LSTM between encoder and heads; specification 4.3.
 
-- Each game's rollout is cut where episodes begin; a minibatch is `sequences` of these pieces in random order (the last of a
-  pass may be fewer), each begun from the state that was stored when it was played. Gradients flow through a whole piece and
-  end at its ends. Advantages are standardised, and losses averaged, over the steps that are there, not over padding.
+- Each game's rollout is cut where episodes begin. A minibatch is `sequences` of these pieces in random order; the last of a
+  pass may be fewer. Each piece begins with the state that was stored when it was played. Gradients flow through a whole piece
+  and stop at its ends. Advantages are standardised, and losses averaged, over the steps that are there, not over padding.
 - So the number of minibatches of a pass varies with the number of episodes.
 - Pieces are padded to the longest of their minibatch; upstream pads to the longest of the rollout, with the same result. On a
   GPU they are padded to one of four lengths, and to as many pieces, so that updates are CUDA graphs.
@@ -76,7 +76,7 @@ class RecurrentAgent(Agent):
 
     def _said(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What the network says of images, [B, A + 1], and output and cell behind them, [B, U]."""
-        whole = self._judge(images, self._hidden_BU, self._cell_BU)
+        whole = self.acting_graph(images, self._hidden_BU, self._cell_BU)
         units = self.network.units
         return whole[:, : -2 * units], whole[:, -2 * units : -units], whole[:, -units:]
 
@@ -110,10 +110,10 @@ class RecurrentAgent(Agent):
             moment_LS, there_LS = steps_of(np.pad(first_S, absent), np.pad(length_S, absent), games, longest)
             yield Minibatch(self.put(moment_LS), self.put(there_LS))
 
-    def judged(
+    def of_minibatch(
         self, images: DistinctImages, moments: Mapping[str, Tensor], minibatch: Minibatch
     ) -> tuple[Tensor, Tensor]:
-        """See `Agent.judged`; moments that only fill up are judged, too."""
+        """See `Agent.of_minibatch`; moments that only fill up are among them."""
         return self.network.heads(self._outputs(images, moments, minibatch.moment))
 
     def _chosen(self, done_TE: np.ndarray, draws: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:

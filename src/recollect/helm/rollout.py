@@ -12,7 +12,7 @@ from recollect.common.draws import categorical_from_uniform
 
 
 class Rollout:
-    """A rollout while it is played, step by step: `saw`, `judged` and `ended` of each, then `moments`.
+    """A rollout while it is played, step by step: `saw`, `drawn` and `ended` of each, then `moments`.
 
     Args:
         noise_TE: uniform numbers by which actions are drawn.
@@ -41,8 +41,8 @@ class Rollout:
                 self._seen[name] = value.new_empty((len(self.noise_TE), *value.shape))
             self._seen[name][self.t] = value
 
-    def judged(self, log_EA: np.ndarray, value_E: np.ndarray) -> np.ndarray:
-        """Actions [E] drawn by their log-probabilities; `value_E` is the critic's."""
+    def drawn(self, log_EA: np.ndarray, value_E: np.ndarray) -> np.ndarray:
+        """Actions [E], drawn by their log-probabilities and kept; `value_E` is the critic's."""
         self.value_TE[self.t] = value_E
         action_E = self._action_TE[self.t] = categorical_from_uniform(log_EA, self.noise_TE[self.t])
         self._log_TE[self.t] = np.take_along_axis(log_EA, action_E[:, None], 1)[:, 0]

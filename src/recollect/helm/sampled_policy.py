@@ -19,7 +19,7 @@ from recollect.common.batched_policy import BatchedPolicy
 from recollect.common.distinct_images import DistinctImages, RolloutFeatures
 from recollect.common.draws import categorical_from_uniform
 from recollect.common.transfer import sent
-from recollect.common.weights import arrays_of, load_policy_arrays
+from recollect.common.weights import arrays_of
 from recollect.environments import counter_rng
 from recollect.helm.asking import Answer, Asking
 from recollect.helm.graphs_by_shape import GraphsByShape
@@ -30,7 +30,7 @@ class ReadsTogether(Protocol):
     """A frozen model that reads for several agents in one step."""
 
     def step(self, inputs: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        """What it makes of each agent's inputs, by the agent's number. One that is not among them is lost."""
+        """What it makes of each agent's inputs, by the agent's number. An agent without inputs has failed and never reads again."""
 
 
 class History(Protocol):
@@ -56,18 +56,16 @@ class History(Protocol):
     def read(self, images: np.ndarray) -> Tensor:
         """The vectors [B, width] after one more image each, uint8 [B, *shape], which is remembered."""
 
-    def inputs(self, images: np.ndarray) -> Tensor:
-        """What `read` gives to a frozen model; `vectors` makes of the model's answer what `read` gives."""
-
-    def vectors(self, states_BH: Tensor) -> Tensor: ...
-
     def reading(self, images: np.ndarray) -> Asking:
-        """`inputs` by whoever answers what it asks in the place of `answer`, which is the same for all seeds."""
+        """What `read` gives to a frozen model, by whoever answers in the place of `answer`, which is the same for all seeds."""
 
     @property
     def answer(self) -> Answer: ...
 
-    def together(self, histories: Sequence[Any]) -> ReadsTogether | None:
+    def vectors(self, states_BH: Tensor) -> Tensor:
+        """What `read` makes of the frozen model's answer."""
+
+    def share(self, histories: Sequence[Any]) -> ReadsTogether | None:
         """What reads for several agents at once, of which this is the first's; None: it is alone, and reads by itself.
 
         Raises UserError: it cannot.
@@ -104,9 +102,8 @@ class Agent:
     def __init__(self, network: ActorCritic, history: History | None, device: torch.device | str) -> None:
         self.network, self.history, self.device = network.to(device), history, torch.device(device)
         self.features = RolloutFeatures(network.encoder)
-        self._judge = GraphsByShape(
-            partial(self._judgement, network, self.features), "acting goes on without CUDA graphs"
-        )
+        judgement = partial(self._judgement, network, self.features)
+        self.acting_graph = GraphsByShape(judgement, "acting goes on without CUDA graphs")
         self._images = torch.zeros(0, dtype=torch.uint8)
         self._history_BH: Tensor | None = None
 
@@ -153,7 +150,7 @@ class Agent:
         return apart(self._says(self.put(images), history_BH))[1]
 
     def _says(self, images: Tensor, history_BH: Tensor | None) -> Tensor:
-        return self._judge(images) if history_BH is None else self._judge(images, history_BH)
+        return self.acting_graph(images) if history_BH is None else self.acting_graph(images, history_BH)
 
     @staticmethod
     def _judgement(network: ActorCritic, features: RolloutFeatures, images: Tensor, *remembered: Tensor) -> Tensor:
@@ -181,14 +178,14 @@ class Agent:
         Yields which moments [M], their log-probabilities [M, A] and values [M].
         """
         for minibatch in self.order(done_TE, batches, draws):
-            yield minibatch.moment, *self.judged(images, moments, minibatch)
+            yield minibatch.moment, *self.of_minibatch(images, moments, minibatch)
 
     def order(self, done_TE: np.ndarray, batches: int, draws: np.random.Generator) -> Iterator[Minibatch]:
         """The minibatches of a pass on the device, of few shapes, so that CUDA graphs can make their updates."""
         for chosen_M in self.put(draws.permutation(done_TE.size)).tensor_split(batches):
             yield Minibatch(chosen_M)
 
-    def judged(
+    def of_minibatch(
         self, images: DistinctImages, moments: Mapping[str, Tensor], minibatch: Minibatch
     ) -> tuple[Tensor, Tensor]:
         """Log-probabilities [M, A] and values [M] of a minibatch's moments, with the weights as they are; see `epoch`."""
@@ -294,9 +291,3 @@ class SampledPolicy(BatchedPolicy):
 
     def arrays(self) -> dict[str, np.ndarray]:
         return self.agent.learned()
-
-
-def network_from(network: ActorCritic, arrays: Mapping[str, np.ndarray]) -> ActorCritic:
-    """The network with the parameters of a policy file; a UserError where they do not fit the settings."""
-    load_policy_arrays(network, part(arrays, "network"))
-    return network

@@ -3,6 +3,7 @@
 Sources: Paischer et al. 2023 and its code. A vision-language model says which `topk` words of a vocabulary are most like an
 image; their embeddings are read best first, and the history vector is what the language model makes of the last of them.
 
+- There is no threshold, nothing stands between words, and the same word may be read at every step.
 - `memory_length` counts inputs, `topk` a step; published: topk times the steps, plus one.
 - How the vocabulary is matched and which texts stand around a word is the vocabulary's (config/token_vocabularies.yaml).
 """
@@ -17,15 +18,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recollect.common.contract import Inputs, facts_of
+from recollect.common.contract import Inputs
 from recollect.helm import language_history as history
 from recollect.helm.asking import Asking
+from recollect.helm.frame_cache import FrameCache
 from recollect.helm.method import method_with_history
 from recollect.helm.settings import token_vocabulary
-from recollect.helm.small_impala import channels_of
-from recollect.helm.token_retrieval import TokenRetrieval, Tokens
 from recollect.helm.vision.token_vocabulary import TokenVocabulary
-from recollect.helm.vision.vision_language import vision_language_model
+from recollect.helm.vision.vision_language import VisionLanguageModel, vision_language_model
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 
@@ -42,23 +42,33 @@ class Hyperparameters(history.LanguageHyperparameters):
 
 
 class TokenReader(history.Reader):
-    """Images -> the language model's embeddings of the words that are most like them, K each, best first."""
+    """Images -> the language model's embeddings of the K words that are most like each, best first.
 
-    def __init__(self, retrieval: TokenRetrieval, embeddings_VD: Tensor) -> None:
-        self.retrieval, self.cache = retrieval, retrieval.cache
-        self.embeddings_VD = embeddings_VD
-        self._newest: Tokens | None = None
+    The vocabulary must have been made with the model; what `frames` different images are like is kept.
+    """
+
+    def __init__(
+        self, model: VisionLanguageModel, vocabulary: TokenVocabulary, embeddings_VD: Tensor, *, topk: int, frames: int
+    ) -> None:
+        self.model, self.vocabulary, self.embeddings_VD, self.topk = model, vocabulary, embeddings_VD, topk
+        self.cache = FrameCache(self._looked_at, frames, prepare=history.channels_first)
+        self._tokens_BK, self._cosines_BK = torch.zeros(0, topk, dtype=torch.int64), torch.zeros(0, topk)
+
+    @torch.inference_mode()
+    def _looked_at(self, images_NCHW: Tensor) -> Tensor:
+        """Cosines and positions in the vocabulary side by side, float64 [N, 2 K], which holds both exactly."""
+        cosines_NK, positions_NK = self.vocabulary.nearest(self.model.images(images_NCHW), self.topk)
+        return torch.cat([cosines_NK.double(), positions_NK.double()], dim=1)
 
     def reading(self, images: np.ndarray, *, learn: bool = False) -> Asking:
-        found = yield from self.cache.reading(images)
-        self._newest = self.retrieval.tokens(found)
-        return self.embeddings_VD[self._newest.lm_ids_NK]
+        cosines_BK, positions_BK = (yield from self.cache.reading(images)).split(self.topk, dim=1)
+        self._tokens_BK, self._cosines_BK = self.vocabulary.lm_ids_V[positions_BK.long()], cosines_BK.float()
+        return self.embeddings_VD[self._tokens_BK]
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
         """The words of the newest images, best first, and their cosines."""
-        assert self._newest is not None
         rows = torch.from_numpy(rows_N).to(self.embeddings_VD.device)
-        found = {"tokens": self._newest.lm_ids_NK[rows], "token_scores": self._newest.scores_NK[rows]}
+        found = {"tokens": self._tokens_BK[rows], "token_scores": self._cosines_BK[rows]}
         return {name: value.cpu().numpy() for name, value in found.items()}
 
 
@@ -82,9 +92,8 @@ def make_history(
         device=inputs.device,
     )
     vocabulary = TokenVocabulary.on(inputs.device, inputs.need("token_vocabulary"))
-    channels = channels_of(facts_of(settings.environment).image_shape)
-    retrieval = TokenRetrieval(model, vocabulary, hp.topk, remembered=hp.cached_frames, channels=channels)
-    return history.history_of(TokenReader(retrieval, memory.embeddings_VD), memory, settings, inputs, arrays)
+    reader = TokenReader(model, vocabulary, memory.embeddings_VD, topk=hp.topk, frames=hp.cached_frames)
+    return history.history_of(reader, memory, settings, inputs, arrays)
 
 
 make_trainer, train, train_together, load_policy = method_with_history(make_history)

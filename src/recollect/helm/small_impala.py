@@ -1,8 +1,8 @@
 """The networks of HELM's agents: two convolutions and a linear layer ("small Impala"), and heads with a layer norm.
 
 Source: HELM (Paischer et al. 2022) and its code; specification 4.1 and 4.2. All initial weights come from a generator:
-Xavier-uniform with gain sqrt 2 in the encoder, orthogonal with gain sqrt 2 in the heads, output layers included (so the
-first policy is not near uniform, as it usually is in PPO); all biases are zero.
+Xavier-uniform with gain sqrt 2 in the encoder, orthogonal with gain sqrt 2 in the heads. Output layers are no exception, so the
+first policy is not near uniform, as it usually is in PPO. All biases are zero.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def channels_of(shape: tuple[int, ...]) -> Literal["first", "last"]:
 class SmallImpala(nn.Module):
     """Images uint8 [N, *shape] -> vectors [N, width], not negative. Bytes are divided by 255 here.
 
-    The kernels go by the raw shape, as published: 8 (stride 4) then 4 (stride 2); for images of at most nine rows 4
-    (stride 2) comes first, and where the last axis is at most 9 the second is 2 (stride 1). For images [H, W, C] that last
-    axis is the channels (Psychlab, as published); see `channels_of`.
+    The kernels go by the raw shape, as published: 8 (stride 4), then 4 (stride 2). For images of at most nine rows the first
+    is 4 (stride 2). Where the last axis is at most 9 the second is 2 (stride 1). In images [H, W, C] that last axis is the
+    channels (Psychlab, as published); see `channels_of`.
 
     Raises UserError: the images are too small for two convolutions.
     """

@@ -111,7 +111,7 @@ class Together(RunsTogether[OnPolicyTrainer]):
             self.rollout(shared)
             self.steps |= {place: trainer.steps for place, trainer in self.trainers.items()}
             progress.update(sum(self.steps.values()))
-            last = self.runs[going[-1]]  # of one round of saves it knows what all of them cost
+            last = self.runs[going[-1]]  # it is saved last, and so knows what it takes to save all
             if last.due(self.steps[going[-1]], self.settings[0].method.hyperparameters.checkpoint_every):
                 self.each(partial(self._save, last.clock()), going)
                 if stopping.asked():  # all are saved: it ends here, not behind another rollout
@@ -124,7 +124,7 @@ class Together(RunsTogether[OnPolicyTrainer]):
             self.attempt(place, partial(self.trainers[place].learn, self.runs[place], *played))
 
     def _play(self, shared: ReadsTogether | None) -> dict[int, Played]:
-        """A rollout of every run that goes on; of one that fails, nothing."""
+        """Play a rollout of every run that goes on, and leave out those that fail on the way."""
         members = dict(self.trainers)
         with ExitStack() as held:
             for trainer in members.values():
@@ -220,4 +220,4 @@ def share(trainers: Mapping[int, OnPolicyTrainer]) -> ReadsTogether | None:
             where="ensemble",
             do="train the seeds one after the other: take the method out of the scale's `ensembles`",
         )
-    return histories[0].together(histories)
+    return histories[0].share(histories)

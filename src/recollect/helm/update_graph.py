@@ -93,7 +93,7 @@ class UpdateGraph:
         """One update: a function of tensors that stay where they are."""
         minibatch = Minibatch(*tensors)
         images = DistinctImages(self._moments["image"])
-        log_MA, value_M = self.agent.judged(images, self._moments, minibatch)
+        log_MA, value_M = self.agent.of_minibatch(images, self._moments, minibatch)
         kept = Kept(None if minibatch.there is None else minibatch.there.flatten())
         chosen_M = minibatch.moment.flatten()
         metrics = self.update(chosen_M, log_MA, value_M, self._moments, self._clip, self._entropy, kept)

@@ -104,10 +104,6 @@ class DQN(Learner):
         network, target = (make_network(hp, facts, seed=seed) for _ in range(2))
         super().__init__(hp, network, network, target, seed=seed, device=device)
 
-    @property
-    def stacks(self) -> bool:
-        return True
-
     def loss(self, batch: Batch, noise: tuple[Tensor, ...], turn: Turn) -> tuple[Tensor, dict[str, Tensor]]:
         return loss_of(self.network, self.target, batch, self.hp, self.mean)
 

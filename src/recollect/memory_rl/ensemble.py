@@ -43,7 +43,6 @@ from recollect.memory_rl.off_policy import OnlineTrainer, trainer_of
 from recollect.memory_rl.replay import STORES, Batch, EpisodeReplay
 from recollect.memory_rl.rounds_on_device import RoundsOnDevice, remembers_whole
 from recollect.memory_rl.stacked import OneAfterTheOther, StackedLSTM, spread_gradients, stacked
-from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import seed_of
 
@@ -54,7 +53,7 @@ class Ensemble:
     """The joint update of some members, whose networks, replays and sums of metrics become views of stacked tensors.
 
     Raises:
-        UserError: the method's networks or its update cannot be stacked.
+        UserError: the method's networks cannot be stacked.
     """
 
     def __init__(self, members: Sequence[OnlineTrainer]) -> None:
@@ -214,14 +213,8 @@ class Ensemble:
 
 
 def stacked_learner(learners: Sequence[Learner]) -> Learner:
-    """A learner whose loss is [k]: one of each member."""
+    """A learner whose loss is [k]: one of each member. Raises UserError: its networks cannot be stacked."""
     whole: Any = copy.copy(learners[0])
-    if not whole.stacks:
-        raise UserError(
-            f"the update of {type(whole).__name__} with these hyperparameters is not made for several seeds at once",
-            where="ensemble",
-            do="train the seeds one after the other: take the method out of the scale's `ensembles`",
-        )
     whole.online = stacked([learner.online for learner in learners])
     whole.target = stacked([learner.target for learner in learners])
     names = [name for name, module in learners[0].online.named_modules() if module is learners[0].network]
@@ -246,6 +239,7 @@ class Together(RunsTogether[OnlineTrainer]):
 
     Attributes:
         made: updates of every run that was begun, by its place.
+        plays_together: no longer, once that has failed where each run plays by itself.
     """
 
     def __init__(
@@ -259,6 +253,7 @@ class Together(RunsTogether[OnlineTrainer]):
         super().__init__(runs)
         self.learner, self.settings, self.device, self.finished = learner, settings, inputs.device, finished
         self.made: dict[int, int] = {}
+        self.plays_together = True
 
     def train(self) -> None:
         """Train each run to its end, or to where it breaks."""
@@ -293,12 +288,17 @@ class Together(RunsTogether[OnlineTrainer]):
             waiting = [place for place, trainer in self.trainers.items() if not trainer.at.updates_due]
             if not waiting:
                 return
-            episodes = _played(ensemble) if len(waiting) == len(ensemble.members) else None
-            if episodes is None:
-                self.each(self._advance, waiting)
+            episodes, failure = None, ""
+            if self.plays_together and len(waiting) == len(ensemble.members):
+                episodes, failure = _played(ensemble)
+            if episodes is not None:
+                for place, own in zip(waiting, episodes, strict=True):
+                    self.attempt(place, partial(self.trainers[place].take, self.runs[place], own))
                 continue
-            for place, own in zip(waiting, episodes, strict=True):
-                self.attempt(place, partial(self.trainers[place].take, self.runs[place], own))
+            self.each(self._advance, waiting)
+            if failure and all(place in self.trainers for place in waiting):  # so it is no seed's own
+                self.plays_together = False
+                log.warning("seeds play one after the other from now on, which is slower: %s", failure)
 
     @property
     def _expected(self) -> int:
@@ -334,21 +334,24 @@ class Together(RunsTogether[OnlineTrainer]):
         self.finished(place, trainer.policy)
 
 
-def _played(ensemble: Ensemble) -> list[Episodes] | None:
-    """What all members play at once; None: each plays by itself next. So where the world of one fails, that one alone stops."""
+def _played(ensemble: Ensemble) -> tuple[list[Episodes] | None, str]:
+    """What all members play at once, and how that failed, if it did. None: each plays by itself next.
+
+    So where the world of one fails, that one alone stops.
+    """
     before = [
         (member.at.explored, member.world.get_state(), member.evaluation_world.get_state())
         for member in ensemble.members
     ]
     try:
-        return ensemble.play()
-    except Exception:
+        return ensemble.play(), ""
+    except Exception as error:
         log.debug("not played together", exc_info=True)
         for member, (explored, state, judged) in zip(ensemble.members, before, strict=True):
             member.at.explored = explored
             member.world.set_state(state)
             member.evaluation_world.set_state(judged)
-        return None
+        return None, f"{type(error).__name__}: {error}"
 
 
 def train_together(

@@ -112,10 +112,6 @@ class ActorCriticLearner(Learner):
         return True
 
     @property
-    def stacks(self) -> bool:
-        return True
-
-    @property
     def turns(self) -> tuple[Turn, ...]:
         return (CRITICS, ACTOR) if self.hp.critics_first and not self.hp.shared_encoder else ((),)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from recollect.common.precision import Precision
 from recollect.memory_rl.sequence import SequenceSettings
@@ -55,8 +55,8 @@ class OnlineHyperparameters(Frozen):
     )
     compile: bool = Field(
         False,
-        description="On GPUs the loss of a gpt, or of more than three seeds of an lstm, goes through torch.compile, for fixed "
-        "shapes; no effect on CPUs, on other models, and on methods that are not among the scale's `ensembles`.",
+        description="On GPUs the loss goes through torch.compile, for fixed shapes: that of a gpt, and of an lstm where more "
+        "than three seeds train together. It has no effect on CPUs, nor outside of the scale's `ensembles`.",
     )
     discount: float = Field(0.99, ge=0, le=1, description="Paper: 0.99.")
     polyak: float = Field(0.005, gt=0, le=1, description="How far targets move at each update. Paper: 0.005.")
@@ -64,8 +64,7 @@ class OnlineHyperparameters(Frozen):
     replay_episodes: int = Field(
         1000,
         ge=1,
-        description="Smallest replay, in episodes: a row for each of their steps. Each takes one row more, so a few fewer fit. "
-        "Paper: 1000.",
+        description="Smallest replay: room for so many episodes of full length, but for one row each. Paper: 1000.",
     )
 
     evaluate_every: int = Field(10, ge=1, description="Episodes between evaluations. Paper: T-Mazes 10, Pycolab 50.")
@@ -86,6 +85,12 @@ class OnlineHyperparameters(Frozen):
         if value != -1 and value < 1:
             raise ValueError("must be -1 (a whole episode) or at least 1")
         return value
+
+    @model_validator(mode="after")
+    def _check_inputs(self) -> Self:
+        if not (self.observation_embedding or self.action_embedding or self.reward_embedding):
+            raise ValueError("an agent must see something: give one of the three embeddings a width")
+        return self
 
     @property
     def observation_first(self) -> bool:

@@ -39,11 +39,6 @@ class Learner:
     """Of a loss over a batch; where the batch is that of several members (`recollect.memory_rl.ensemble`), of each."""
 
     @property
-    def stacks(self) -> bool:
-        """Whether the loss of several members in one batch is what `mean` and stacked networks make of `loss`."""
-        return False
-
-    @property
     def turns(self) -> tuple[Turn, ...]:
         """The parts of an update, in the order in which they step. Here all is one, which needs no name."""
         return ((),)

@@ -1,8 +1,10 @@
 """The loop of Memory-RL's off-policy methods: whole episodes in, sequence batches out; what differs is the learner.
 
-- Order of work is upstream's: warm-up episodes with uniform actions, one burst of floor(ratio * steps) updates, then
-  rounds of one episode per actor followed by ceil(ratio * steps of the round) updates; evaluation when the number of
-  episodes passes a multiple of `evaluate_every`. With one actor this is upstream's schedule to the count.
+- Order of work, which with one actor is upstream's to the count:
+  1. warm-up episodes with uniform actions;
+  2. one burst of floor(ratio * steps) updates;
+  3. rounds of one episode per actor, each followed by ceil(ratio * steps of the round) updates;
+  4. between these, an evaluation when the number of episodes passes a multiple of `evaluate_every`.
 - Where episodes end early, budgets are counted in steps (`budget: steps`), as the released continuous loop does.
 - Ours: `actors` episodes are played side by side in one batch. More actors act on older parameters; updates stay
   `updates_per_step` per environment step.

@@ -83,14 +83,6 @@ class EpisodeReplay:
         self._written = 0  # rows that were ever written
         self._stored = StoredEpisodes()
 
-    @property
-    def episodes(self) -> int:
-        return len(self._stored)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return self._stored.lengths.copy()
-
     def add(
         self,
         observation_BTD: np.ndarray,

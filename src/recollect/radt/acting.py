@@ -101,7 +101,7 @@ class InContextPolicy(BatchedPolicy):
 
     @property
     def joins_splits(self) -> bool:
-        """Whether the tasks of all splits of an evaluation are played as one batch: on GPUs, where more rows cost little.
+        """Whether splits of an evaluation, of equally long episodes, are played as one batch: on GPUs, where more rows cost little.
 
         A row's scores are the same either way up to rounding (but for `acting_dropout`, whose masks are drawn for all rows).
         """

@@ -13,11 +13,10 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from recollect.radt.memory_settings import MemorySettings
 from recollect.settings.errors import UserError
-from recollect.settings.schema import Frozen, Settings
+from recollect.settings.schema import Settings
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -26,19 +25,22 @@ Mask = NDArray[np.bool_]
 SHORTEST_KEY = 2  # the first cut of an episode has nothing before it; its key reads the first two steps instead
 
 
-class ChunkSettings(Frozen):
+@dataclass(frozen=True)
+class ChunkSettings:
     """How trajectories are cut. All lengths are in timesteps.
 
-    With `keep_partial` the last, incomplete stride of an episode is cut, too. The released code does not do this in
-    training, so that episodes shorter than one stride never enter the training memory.
+    Attributes:
+        stride: distance between two cuts.
+        context: steps that a key sees, C.
+        past, future: steps of a value before the cut, and from it on.
+        full_values: values at the ends of an episode are moved inwards, to be full.
     """
 
-    stride: int = Field(25, ge=1, description="distance between two cuts (paper: 50; released grid configs: 25)")
-    context: int = Field(50, ge=1, description="steps that a key sees, C")
-    past: int = Field(25, ge=0, description="steps of a value before the cut")
-    future: int = Field(25, ge=1, description="steps of a value from the cut on")
-    full_values: bool = Field(False, description="values at the ends of an episode are moved inwards, to be full")
-    keep_partial: bool = Field(False, description="also cut in the last, incomplete stride of an episode")
+    stride: int
+    context: int
+    past: int
+    future: int
+    full_values: bool = False
 
     @property
     def value_length(self) -> int:
@@ -146,6 +148,8 @@ def cut_chunks(
     task: NDArray[np.integer],
     total_return: NDArray[np.floating],
     settings: ChunkSettings,
+    *,
+    keep_partial: bool = False,
 ) -> Chunks:
     """Cut every episode of an episode table, with no loop over episodes.
 
@@ -154,6 +158,8 @@ def cut_chunks(
 
     Args:
         start, length, task, total_return: [N] columns of the episode table; ``start`` is a global row.
+        keep_partial: the last, incomplete stride of an episode is cut, too. The released code does not do this in training,
+            so that episodes shorter than one stride never enter the training memory.
 
     Raises:
         UserError: the columns differ in length, or an episode is empty.
@@ -169,7 +175,7 @@ def cut_chunks(
     # One row per cut: the n-th of its episode.
     stride = settings.stride
     cuts = length // stride
-    if settings.keep_partial:
+    if keep_partial:
         cuts = -(-length // stride)
     episode = np.repeat(np.arange(len(cuts)), cuts)
     cuts_before = np.cumsum(cuts) - cuts
@@ -207,5 +213,4 @@ def finished_chunks(length: NDArray[np.integer], total_return: NDArray[np.floati
         total_return: [E] its undiscounted return.
     """
     here = np.arange(len(length))
-    settings = settings.model_copy(update={"keep_partial": True})
-    return cut_chunks(np.zeros_like(here), length, here, total_return, settings)
+    return cut_chunks(np.zeros_like(here), length, here, total_return, settings, keep_partial=True)

@@ -234,7 +234,7 @@ class ContextReader:
             self.chosen.optimisation.steps,
             self.chosen.optimisation.batch_size,
             self.chosen.optimisation.precision,
-            code_fingerprint("recollect.radt.context_reader"),
+            code_fingerprint("recollect.radt.radt"),
             torch.device(inputs.device).type,
         ]
         for name in ("histories", "index", "rows", "embeddings", "embedder_policy", "language_model"):

@@ -8,11 +8,11 @@ by hand (specification 4.7).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from recollect.common.contract import Facts, Inputs
+from recollect.common.contract import Facts, Inputs, own_actions
 from recollect.environments.base import Task
 from recollect.radt.experience import Experience
 from recollect.radt.supervised import open_experience
@@ -42,6 +42,8 @@ class Demonstrations:
         if chosen.acting.demonstrations is None:
             return None
         source = environment_mapping(settings.scale, chosen.acting.demonstrations).get("source") or {}
+        split = str(source.get("split", "train"))
+        facts = replace(facts, own_actions=own_actions(settings.environment, split, facts.action_size))
         histories, store = open_experience("demonstrations", settings, inputs, facts)
         table = histories.episodes
         past_task = np.searchsorted(table.task, table.task, side="right")
@@ -52,7 +54,6 @@ class Demonstrations:
         last_N1 = length_N[:, None] - 1
         rows_NT = table.start[kept][:, None] + np.minimum(step_T, last_N1)
         tasks, task_N = np.unique(table.task[kept], return_inverse=True)
-        split = str(source.get("split", "train"))
         names = tuple((split, int(task)) for task in tasks)
         return cls(steps=store.windows(rows_NT, mask_NT), length_N=length_N, task_N=task_N, names=names)
 

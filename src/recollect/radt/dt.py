@@ -168,8 +168,8 @@ class Hyperparameters(Frozen):
         }
 
 
-# ---- the loss, which AD, DPT and RA-DT learn by, too. It is written twice: on CPUs the real steps are gathered first, and nothing
-# is computed of the others; on other devices how many are real is not known to the host, so padding counts with weight zero.
+# ---- the loss, which AD, DPT and RA-DT learn by, too. It is written twice: on CPUs the real steps are gathered first, which spares
+# the others' cross-entropy; on other devices how many are real is not known to the host, so padding counts with weight zero.
 
 IGNORED = -100  # a target that cross-entropy leaves out
 

@@ -42,7 +42,7 @@ class Embedder(ABC):
     width: int
     memory: MemorySettings
     tokens: tuple[str, ...]
-    precision: Precision = "float32"
+    precision: Precision
 
     @abstractmethod
     def hidden(self, window: Experience) -> Tensor:
@@ -90,9 +90,9 @@ class Embedder(ABC):
 
 
 class DomainSpecificEmbedder(Embedder):
-    def __init__(self, network: DecisionTransformer, memory: MemorySettings) -> None:
+    def __init__(self, network: DecisionTransformer, memory: MemorySettings, precision: Precision) -> None:
         self.network = network.eval().requires_grad_(False)
-        self.memory = memory
+        self.memory, self.precision = memory, precision
         self.width = network.settings.transformer.width
         self.tokens = ("s", "rtg", "a", "r") if network.settings.return_to_go else ("s", "a", "r")
         if network.settings.tokens == "merged":
@@ -123,6 +123,7 @@ class DomainAgnosticEmbedder(Embedder):
         self,
         model: LanguageModel,
         memory: MemorySettings,
+        precision: Precision,
         returns: ReturnSettings,
         *,
         observation_values: tuple[int, ...],
@@ -131,7 +132,7 @@ class DomainAgnosticEmbedder(Embedder):
         action_size: int = 0,
     ) -> None:
         self.model = model
-        self.memory = memory
+        self.memory, self.precision = memory, precision
         self.returns = returns
         self.width = model.width
         self.tokens = ("s",) if memory.tokens == "merged" else ("s", "rtg", "a", "r")

@@ -14,6 +14,7 @@ from recollect.common.contract import Facts, Inputs
 from recollect.common.language_models import load_language_model
 from recollect.common.transfer import sent
 from recollect.radt.acting import CachedSteps
+from recollect.radt.chunks import memory_of
 from recollect.radt.embedders import DomainAgnosticEmbedder, DomainSpecificEmbedder, Embedder
 from recollect.radt.experience import Experience
 from recollect.radt.memory_settings import MemorySettings
@@ -44,16 +45,7 @@ def load_embedder(
         settings: of the method whose memory it serves.
         inputs: `embedder_policy` or `language_model` must be given, unless `arrays` holds the network.
     """
-    embedder = _embedder(settings, inputs, facts, arrays)
-    embedder.precision = settings.method.hyperparameters.optimisation.precision
-    return embedder
-
-
-def _embedder(
-    settings: Settings, inputs: Inputs, facts: Facts, arrays: Mapping[str, np.ndarray] | None
-) -> DomainSpecificEmbedder | DomainAgnosticEmbedder:
-    memory = settings.method.memory
-    assert memory is not None
+    memory, precision = memory_of(settings), settings.method.hyperparameters.optimisation.precision
     kind, name = embedder_name(memory)
     if kind == "method":
         of = resolve(settings.scale, settings.environment.name, name, memory.embedder_seed)
@@ -69,13 +61,14 @@ def _embedder(
         if not arrays:
             arrays = read_arrays(inputs.need("embedder_policy"), kind="policy")
         module.load_network(network, arrays, of)
-        return DomainSpecificEmbedder(network.to(inputs.device), memory)
+        return DomainSpecificEmbedder(network.to(inputs.device), memory, precision)
     model = load_language_model(
         language_model(name), folder=inputs.get("language_model"), layers=memory.layers, device=inputs.device
     )
     return DomainAgnosticEmbedder(
         model,
         memory,
+        precision,
         settings.environment.returns,
         observation_values=facts.observation_values,
         observation_size=facts.observation_size,

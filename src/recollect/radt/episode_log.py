@@ -33,9 +33,8 @@ class EpisodeLog:
         self.horizon = horizon
         self.count_E = torch.zeros(tasks, dtype=torch.long, device=device)
 
-    def reset(self, mask_E: Tensor | None = None) -> None:
-        chosen = slice(None) if mask_E is None else mask_E.to(self.count_E.device)
-        self.count_E[chosen] = 0
+    def reset(self, mask_E: Tensor) -> None:
+        self.count_E[mask_E.to(self.count_E.device)] = 0
 
     def state_arrays(self) -> dict[str, Tensor]:
         """See `Acting`; places that no episode stands in are left out."""

@@ -163,10 +163,10 @@ class EpisodicMemory:
         tasks: int,
         capacity: int,
         width: int,
-        settings: EpisodicSettings | None = None,
+        settings: EpisodicSettings,
         device: str | torch.device = "cpu",
     ) -> None:
-        self.settings = settings or EpisodicSettings()
+        self.settings = settings
         self.capacity = capacity
         self.width = width
         self.device = torch.device(device)
@@ -193,9 +193,8 @@ class EpisodicMemory:
             table = getattr(self, name)
             table[:, : arrays[name].shape[1]] = arrays[name].to(table.device)
 
-    def reset(self, mask_E: Tensor | None = None) -> None:
-        chosen = slice(None) if mask_E is None else mask_E.to(self.device)
-        self.count_E[chosen] = 0
+    def reset(self, mask_E: Tensor) -> None:
+        self.count_E[mask_E.to(self.device)] = 0
         self.most = int(self.count_E.max())
 
     def add(
@@ -208,7 +207,7 @@ class EpisodicMemory:
         end_M: Tensor | np.ndarray,
         last_M: Tensor | np.ndarray,
         total_return_M: Tensor | np.ndarray,
-        owner_M: Tensor | np.ndarray | None = None,
+        owner_M: Tensor | np.ndarray,
     ) -> None:
         """Append the chunks of episodes that have just ended, of any tasks at once, in the given order within a task.
 
@@ -216,7 +215,7 @@ class EpisodicMemory:
             slot_M, first_M, end_M: where the value stands in the episode log.
             last_M: last timestep of the key's window.
             total_return_M: return of the episode; below ``minimum_return`` the chunk is not stored.
-            owner_M: whose row of the episode log the value stands in; `task_M` if not given.
+            owner_M: whose row of the episode log the value stands in.
 
         Raises:
             UserError: a memory is full, or the keys have another width.
@@ -227,7 +226,6 @@ class EpisodicMemory:
                 where="episodic memory",
                 do="Use the embedder that the policy was trained with.",
             )
-        owner_M = task_M if owner_M is None else owner_M
         task = torch.as_tensor(task_M, device=self.device).long()
         total_return = torch.as_tensor(total_return_M, device=self.device).float()
         stored = torch.arange(len(task), device=self.device)

@@ -31,9 +31,6 @@ class Experience:
     def map(self, change: Callable[[Tensor], Tensor]) -> Experience:
         return Experience(**{name: change(getattr(self, name)) for name in self.__dataclass_fields__})
 
-    def to(self, device: torch.device | str) -> Experience:
-        return self.map(lambda field: field.to(device))
-
     def select(self, rows: Any) -> Experience:
         return self.map(lambda field: field[rows])
 

@@ -105,7 +105,8 @@ def train_encoder(settings: Settings, histories: Histories, run: Run, *, device:
         model,
         batch_of=batch_of,
         loss_of=loss_of,
-        settings=chosen.optimisation,
+        # Not compiled: batches differ in how many images they have, and each number would be compiled anew.
+        settings=chosen.optimisation.model_copy(update={"compile": False}),
         run=run,
         seed=settings.seed,
         device=device,

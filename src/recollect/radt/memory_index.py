@@ -15,7 +15,10 @@ log = logging.getLogger(__name__)
 
 
 def build_index(keys: torch.Tensor, chunks: Chunks, memory: MemorySettings) -> tuple[FlatIndex, Chunks]:
-    """The index of keys [N, width], and the chunks of its entries, in its order."""
+    """The index of keys [N, width], and the chunks of its entries, in its order.
+
+    Near-copies are searched for on the device of the keys. Keys that nobody else holds are let go when they are no longer needed.
+    """
     if memory.deduplicate != "none":
         worse_only = memory.deduplicate_worse_only
         found = deduplicate(
@@ -27,7 +30,7 @@ def build_index(keys: torch.Tensor, chunks: Chunks, memory: MemorySettings) -> t
             total_return_N=torch.from_numpy(chunks.total_return.copy()) if worse_only else None,
         )
         log.info("deduplication kept %.1f %% of %d entries", 100 * found.fraction, found.total)
-        keys, chunks = keys[torch.from_numpy(found.kept)], chunks.take(found.kept)
+        keys, chunks = keys[torch.from_numpy(found.kept).to(keys.device)], chunks.take(found.kept)
     built = FlatIndex(keys.shape[1])
     built.add(keys)
     return built, chunks

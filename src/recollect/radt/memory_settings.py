@@ -19,7 +19,11 @@ class MemorySettings(Frozen):
         description="`method:<name>` (domain-specific: the frozen network of that method's run) or "
         "`lm:<name>` (domain-agnostic: FrozenHopfield + a frozen language model of config/language_models.yaml)."
     )
-    embedder_seed: int = Field(0, description="Seed of the run that the domain-specific embedder comes from.")
+    embedder_seed: int = Field(
+        0,
+        description="Domain-specific: the seed of the run that the embedder comes from. Domain-agnostic: FrozenHopfield's "
+        "projections are drawn from it.",
+    )
     stride: int = Field(25, ge=1, description="Steps between cuts. Paper: 25 (grids), 50 (continuous).")
     key_context: int = Field(50, ge=1, description="Longest key window, steps. Paper: 50.")
     past: int = Field(25, ge=0, description="Steps before the cut that a value holds. Paper: 25.")

@@ -26,6 +26,7 @@ from recollect.radt.embedders import Embedder
 from recollect.radt.episode_log import EpisodeLog
 from recollect.radt.episodic_memory import EpisodicMemory, EpisodicSettings, Hits
 from recollect.radt.experience import Experience
+from recollect.settings.errors import UserError
 
 
 class OwnEpisodes(Acting):
@@ -93,12 +94,23 @@ class OwnEpisodes(Acting):
             self._show(np.ones(len(tasks), bool))
 
     def _demonstrate(self, shown: Demonstrations) -> dict[str, Tensor]:
-        """Log all demonstrations; the entries that they make, in the order in which they were played."""
+        """Log all demonstrations; the entries that they make, in the order in which they were played.
+
+        Raises:
+            UserError: one is longer than the episodes that are played.
+        """
+        horizon, longest = self.log.horizon, int(shown.length_N.max())
+        if longest > horizon:
+            raise UserError(
+                f"a demonstration has {longest} steps, and the episodes that are played end after {horizon}",
+                where=f"acting.demonstrations: {self.settings.demonstrations}",
+                do=f"demonstrate with episodes of at most {horizon} steps",
+            )
         rounds = []
         for episodes in shown.rounds():
             place_M = sent(episodes, self.device)
             owner_M = sent(self.rows + shown.task_N[episodes], self.device)
-            fields = {name: getattr(shown.steps, name)[place_M] for name in self.log.fields}
+            fields = {name: getattr(shown.steps, name)[place_M, :horizon] for name in self.log.fields}
             rounds.append(self.entries(owner_M, shown.length_N[episodes], fields))
         entries = {}
         for name in rounds[0]:

@@ -22,7 +22,7 @@ Source: Schmied et al. (arXiv 2410.07071) sections 3-4; specification 3.6, 4.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -140,8 +140,7 @@ class RetrievalPolicy(InContextPolicy):
         self.chosen: Hyperparameters = settings.method.hyperparameters
         self.embedder = embedder
         self.demonstrations = demonstrations
-        full_values = {"full_values": self.chosen.values == "full"}
-        self.chunks = chunk_settings(memory_of(settings)).model_copy(update=full_values)
+        self.chunks = replace(chunk_settings(memory_of(settings)), full_values=self.chosen.values == "full")
         self.present_action = memory_of(settings).present_action
 
     @property

@@ -23,7 +23,7 @@ from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
 from recollect.common.compiled import compiled
 from recollect.common.contract import Facts, Inputs
-from recollect.common.histories import Histories
+from recollect.common.histories import Histories, blocks_of
 from recollect.common.optimiser import Adam
 from recollect.common.precision import Precision, autocast
 from recollect.common.transfer import map_tensors, sent
@@ -105,7 +105,10 @@ class ExperienceStore:
         self, histories: Histories, *, actions: int, device: torch.device | str = "cpu", reward_scale: float = 1.0
     ) -> None:
         def column(values: np.ndarray, dtype: torch.dtype) -> Tensor:
-            return torch.from_numpy(np.array(values)).to(device=device, dtype=dtype)
+            filled = torch.empty(values.shape, dtype=dtype, device=device)
+            for rows in blocks_of(values):
+                filled[rows] = torch.from_numpy(np.array(values[rows]))
+            return filled
 
         self.no_action: int | float = actions
         action_type = torch.int32

@@ -157,7 +157,10 @@ def embedded(settings: Settings, rows: float, tasks: int) -> Work:
 
 def indexed(settings: Settings, rows: float, tasks: int) -> Work:
     entries, width = _entries(settings, rows, tasks), _width(settings)
-    return Work(entries * width * 1000, entries / 256, 0, entries * width * FLOAT)
+    flop = entries * width * 1000
+    if memory_of(settings).deduplicate == "upstream":  # each entry is compared with all
+        flop += 2 * width * entries**2
+    return Work(flop, entries / 256, 0, entries * width * FLOAT)
 
 
 def _entries(settings: Settings, rows: float, tasks: int) -> float:

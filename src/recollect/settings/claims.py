@@ -7,6 +7,7 @@ that draw what it compares.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
@@ -14,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from recollect.settings import catalogue
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.layers import extended_scales, scale_settings
-from recollect.settings.loading import config_folder, config_path, merge, names, read_yaml, validated
+from recollect.settings.loading import config_folder, config_path, entries_in, merge, names, read_yaml, validated
 from recollect.settings.resolve import figure_settings
 from recollect.settings.schema import Frozen
 from recollect.settings.still import remembered
@@ -129,9 +130,10 @@ class ClaimSettings(Frozen):
 def claim_settings(scale: str, claim: str) -> ClaimSettings:
     """The checked settings of a claim at a scale. Raises UserError: it names a scale or a run that there is not."""
     path = config_path("claims", claim)
-    for name in read_yaml(path).get("scales", {}):
+    for name in _at_scales(claim):
         if name not in names("scales"):
-            raise UserError(f"there is no scale '{name}'", where=f"{path}: scales", do=nearest(name, names("scales")))
+            do = nearest(str(name), names("scales"))
+            raise UserError(f"there is no scale '{name}'", where=f"{path}: scales", do=do)
     settings = _checked(scale, claim)
     missing = _not_drawn(scale, settings)
     if missing:
@@ -166,10 +168,10 @@ def claims_of(scale: str, figures: tuple[str, ...] | None = None) -> list[ClaimS
 
     A scale that draws less of a figure than the scale which it extends has not the claims that need the rest.
     """
-    judged = [name for name in names("claims") if is_judged(scale, name)]
+    about = names("claims")
     if figures is not None:
-        judged = [name for name in judged if _content(scale, name).get("figure") in figures]
-    found = [claim_settings(scale, name) for name in judged if not _left_out(scale, name)]
+        about = [name for name in about if _content(scale, name).get("figure") in figures]
+    found = [claim_settings(scale, name) for name in about if _is_judged_now(scale, name)]
     return sorted(found, key=lambda claim: (*_place(claim.paper), not claim.headline, claim.name))
 
 
@@ -179,10 +181,17 @@ def _place(paper: str) -> tuple[int, str]:
 
 
 def judged_elsewhere(scale: str, figures: tuple[str, ...]) -> dict[str, list[str]]:
-    """Claims about some figures that are not judged at a scale -> the scales at which they are."""
-    others = [name for name in names("claims") if not is_judged(scale, name)]
-    about = [name for name in others if _content(scale, name).get("figure") in figures]
-    return {name: [other for other in names("scales") if is_judged(other, name)] for name in about}
+    """Claims about some figures that are not judged at a scale -> the scales at which they are.
+
+    Either no scale of its file is this one, or the figure does not draw here what the claim compares.
+    """
+    about = [name for name in names("claims") if _content(scale, name).get("figure") in figures]
+    others = [name for name in about if not _is_judged_now(scale, name)]
+    return {name: [other for other in names("scales") if _is_judged_now(other, name)] for name in others}
+
+
+def _is_judged_now(scale: str, claim: str) -> bool:
+    return is_judged(scale, claim) and not _left_out(scale, claim)
 
 
 def _left_out(scale: str, claim: str) -> bool:
@@ -198,20 +207,25 @@ def _left_out(scale: str, claim: str) -> bool:
 
 def _content(scale: str, claim: str) -> dict[str, Any]:
     """What a claim's file says at a scale, not checked."""
-    content = dict(read_yaml(config_path("claims", claim)))
-    at_scales = content.pop("scales", {})
-    return merge(content, *(at_scales[name] for name in extended_scales(scale) if name in at_scales))
+    content = {key: said for key, said in read_yaml(config_path("claims", claim)).items() if key != "scales"}
+    at_scales = _at_scales(claim)
+    return merge(content, *(at_scales.get(name) or {} for name in extended_scales(scale)))
+
+
+def _at_scales(claim: str) -> Mapping[str, Any]:
+    """What differs at scales, by their names, as a claim's file says it."""
+    path = config_path("claims", claim)
+    return entries_in(read_yaml(path), "scales", path)
 
 
 def is_judged(scale: str, claim: str) -> bool:
     """Whether a claim is about a scale: one of the papers' own size, or one that its file names or that extends such."""
     if _is_for_all_scales(claim):
         return True
-    at_scales = read_yaml(config_path("claims", claim)).get("scales", {})
+    at_scales = _at_scales(claim)
     return scale_settings(scale).published == "paper" or any(name in at_scales for name in extended_scales(scale))
 
 
 def _is_for_all_scales(claim: str) -> bool:
     """Whether a claim is the user's own and names no scales."""
-    path = config_path("claims", claim)
-    return not path.is_relative_to(config_folder()) and "scales" not in read_yaml(path)
+    return not config_path("claims", claim).is_relative_to(config_folder()) and not _at_scales(claim)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 from functools import partial
@@ -40,15 +41,27 @@ _NO_MEMORY = (
     "array is too big",
     "Storage size calculation overflowed",
 )
+# What the system says where a place takes no file, whatever one's rights are.
+_NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG)
+
+
+def unwritable(error: OSError, where: object) -> UserError:
+    """What to say of a file that cannot be written, such as on a full disk."""
+    do = "free some space or choose a place that can be written, then run the same command again"
+    if error.errno == errno.ENAMETOOLONG:
+        do = "choose a shorter name; that of a method holds what `--set` changes, unless a variant in its file says it"
+    return UserError(f"the file cannot be written: {error}", where=where, do=do)
 
 
 def as_user_error(error: BaseException) -> UserError | None:
-    """What a user can mend although it was not raised as such: missing rights, too little memory. None: anything else."""
+    """What a user can mend although it was not raised as such: no rights, no room on a disk or in memory. None: anything else."""
     if isinstance(error, UserError):
         return error
     if isinstance(error, PermissionError):
         do = "give yourself the right to it, e.g. with `chmod u+rwX`, or ask whose it is"
         return UserError(f"not permitted: {error.strerror}", where=error.filename, do=do)
+    if isinstance(error, OSError) and error.errno in _NO_PLACE:
+        return unwritable(error, error.filename or "no file is named")
     if isinstance(error, MemoryError) or any(said in str(error) for said in _NO_MEMORY):
         said = " ".join(str(error).split())[:300]
         do = (

@@ -30,7 +30,10 @@ from recollect.settings.errors import UserError, nearest
 from recollect.settings.loading import (
     DEFAULT,
     config_path,
+    entries_in,
+    mapping_in,
     merge,
+    name_in,
     names,
     overlaid,
     plugin_that_has,
@@ -61,6 +64,10 @@ class Layer(NamedTuple):
         for key in keys:
             content = content.get(key) or {}
         return self._replace(content=content, place=(*self.place, *keys))
+
+    def entries(self, key: str) -> Mapping[str, Any]:
+        """What it says by names under a key. Raises UserError: that does not map names to settings."""
+        return entries_in(self.content, key, self.where)
 
 
 class MethodLayers(NamedTuple):
@@ -130,7 +137,7 @@ def _variants(settings: ScaleSettings, method: str, path: Path) -> list[str]:
     """A method, and those variants of it that its files or the scale in this file list."""
     chain = _base_chain(method)
     layers = [*map(method_file, chain), *(Layer(settings.methods.get(name) or {}, path) for name in chain)]
-    return [method, *(f"{method}.{name}" for layer in layers for name in _entries(layer, "variants"))]
+    return [method, *(f"{method}.{name}" for layer in layers for name in layer.entries("variants"))]
 
 
 @remembered
@@ -144,7 +151,7 @@ def _scale_files(scale: str) -> dict[str, Path]:
             what = f"the `extends` of scale '{scale}' leads back to '{name}'"
             raise UserError(what, where=path, do="break the circle")
         found[name] = path
-        name = read_yaml(path).get("extends")
+        name = name_in(read_yaml(path), "extends", path)
     return dict(reversed(found.items()))
 
 
@@ -156,11 +163,13 @@ def extended_scales(scale: str) -> list[str]:
 def _at_scale(scale: str, group: str, name: str) -> list[Layer]:
     """What a scale, and before it those that it extends, says of a name in one of its groups."""
     scale_settings(scale)  # checked
-    found = []
+    found: list[Layer] = []
     for path in _scale_files(scale).values():
-        said = (read_yaml(path).get(group) or {}).get(name)
-        if said is not None:
-            found.append(Layer(said, path, (group, name)))
+        entries = read_yaml(path).get(group, {})
+        if entries == DEFAULT:
+            found.clear()
+        elif name in entries:
+            found.append(Layer(entries[name], path, (group, name)))
     return found
 
 
@@ -185,7 +194,7 @@ def environment_stem(env: str) -> tuple[str, int | str | None]:
         path = config_path("environments", stem)
         if rest and path.is_file():
             content = read_yaml(path)
-            if isinstance((content.get("options") or {}).get(content.get("parameter")), str):
+            if isinstance(mapping_in(content, "options", path).get(name_in(content, "parameter", path) or ""), str):
                 return stem, rest
     numbered = re.fullmatch(r"(.+)_(\d+)", env)
     return (env, None) if numbered is None else (numbered.group(1), int(numbered.group(2)))
@@ -220,7 +229,7 @@ def check_environment_names(layer: Layer) -> None:
 
     One of a plug-in of this repository may be named also where that is not installed.
     """
-    for name in _entries(layer, "environments"):
+    for name in layer.entries("environments"):
         try:
             read_yaml(environment_file(str(name))[0])
         except UserError as error:
@@ -228,7 +237,7 @@ def check_environment_names(layer: Layer) -> None:
                 continue
             where = layer.inner("environments").where
             raise UserError(f"'{name}' is overridden: {error.what}", where=where, do=error.do) from error
-    for variant in _entries(layer, "variants"):
+    for variant in layer.entries("variants"):
         check_environment_names(layer.inner("variants", variant))
 
 
@@ -238,18 +247,16 @@ def gymnasium_id(words: str) -> str:
     `CartPole-v1` is itself, `mygym.Bandit-v0` is `mygym/Bandit-v0`, and `ale_py.ALE.Pong-v5` is `ale_py:ALE/Pong-v5`.
     """
     parts = words.split(".", 2)
-    if len(parts) == 3:
-        return f"{parts[0]}:{parts[1]}/{parts[2]}"
-    return "/".join(parts)
+    return f"{parts[0]}:{parts[1]}/{parts[2]}" if len(parts) == 3 else "/".join(parts)
 
 
 def environment_layers(scale: str, env: str) -> list[Layer]:
     """The layers of an environment, from the lowest to the highest."""
     path, stem, value = environment_file(env)
-    file = Layer(read_yaml(path), path)
-    layers = [file]
+    layers = [Layer(read_yaml(path), path)]
     if value is not None:
-        layers.append(Layer({"options": {file.content["parameter"]: value}}, None, origin=f"the name '{env}'"))
+        named = {name_in(layers[0].content, "parameter", path): value}
+        layers.append(Layer({"options": named}, None, origin=f"the name '{env}'"))
     for name in dict.fromkeys((stem, env)):
         for layer in _at_scale(scale, "environments", name):
             if _names_another_source(merged(layers), layer.content):
@@ -310,9 +317,8 @@ def _own_layers(scale: str, env: str, method: str) -> list[Layer]:
 def method_file(method: str) -> Layer:
     """What the file of a method says. Raises UserError: it names an environment that there is not."""
     path = method_path(method)
-    layer = Layer(read_yaml(path), path)
     _check_method_file(path, stamp(path))
-    return layer
+    return Layer(read_yaml(path), path)
 
 
 @cache
@@ -328,7 +334,7 @@ def _base_chain(method: str) -> list[str]:
             what = f"the `base` of method '{method}' leads back to '{name}'"
             raise UserError(what, where=method_path(name), do="break the circle")
         chain.append(name)
-        name = read_yaml(method_path(name)).get("base")
+        name = name_in(read_yaml(method_path(name)), "base", method_path(name))
     return chain
 
 
@@ -339,7 +345,7 @@ def without_names(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_environment(layer: Layer, stem: str, env: str) -> list[Layer]:
     """A layer of a method, then its entries for an environment's file and for the environment's very name."""
-    entries = _entries(layer, "environments")
+    entries = layer.entries("environments")
     there = [name for name in dict.fromkeys((stem, env)) if name in entries]
     return [layer, *(layer.inner("environments", name) for name in there)]
 
@@ -348,7 +354,7 @@ def _variant_layers(own: Iterable[Layer], base: str, variant: str, above: tuple[
     """What the layers of a method say of one of its variants, after what they say of the variant that is its base."""
     listed: dict[str, list[Layer]] = {}
     for layer in own:
-        for name in _entries(layer, "variants"):
+        for name in layer.entries("variants"):
             listed.setdefault(str(name), []).append(layer.inner("variants", name))
     where = method_path(base)
     if variant not in listed:
@@ -359,15 +365,6 @@ def _variant_layers(own: Iterable[Layer], base: str, variant: str, above: tuple[
     layers = listed[variant]
     below = merged(layers).get("base")
     return layers if below is None else [*_variant_layers(own, base, str(below), (*above, variant)), *layers]
-
-
-def _entries(layer: Layer, key: str) -> Mapping[str, Any]:
-    """What a layer of a method says by names, of `environments` or of `variants`."""
-    entries = layer.content.get(key) or {}
-    if not isinstance(entries, Mapping) or not all(isinstance(entry, Mapping | None) for entry in entries.values()):
-        what = f"`{key}` must map names to settings, not be {entries!r}"
-        raise UserError(what, where=layer.where, do=f"write `{key}: {{<name>: {{hyperparameters: ...}}}}`")
-    return entries
 
 
 def variant_base(scale: str, env: str, method: str) -> str:
@@ -394,7 +391,9 @@ def figure_layers(scale: str, figure: str) -> list[Layer]:
         if place == 0:
             layers.append(Layer(read_yaml(path), path))
         layers += [layer for layer in _at_scale(scale, "figures", figure) if layer.file == file]
-    if of_scale.first_seed:
-        seeds = [of_scale.first_seed + seed for seed in merged(layers)["seeds"]]
-        layers.append(Layer({"seeds": seeds}, None, origin=f"`first_seed` of the scale '{scale}'"))
+    said: Any = merged(layers).get("seeds")
+    whole = isinstance(said, list) and all(isinstance(seed, int) for seed in said)  # others are refused later
+    if of_scale.first_seed and whole:
+        shifted = [of_scale.first_seed + seed for seed in said]
+        layers.append(Layer({"seeds": shifted}, None, origin=f"`first_seed` of the scale '{scale}'"))
     return layers

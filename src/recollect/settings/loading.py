@@ -24,6 +24,8 @@ NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
 DEFAULT = "default"
 #: Of the one file of lists that has more than one.
 SECTIONS = ("templates", "vocabularies")
+#: Groups in which no name has a dot. Behind that of a method stands a variant, and paths of figures and scales have none.
+UNDOTTED = ("scales", "methods", "figures")
 
 
 def config_folder() -> Path:
@@ -47,13 +49,23 @@ def config_path(group: str, name: str) -> Path:
     if len(there) > 1:
         what = f"there are two files for '{name}' in {group}"
         raise UserError(what, where=f"{there[0]} and {there[1]}", do="give one of them another name")
-    return there[0] if there else paths[0]
+    return _rightly_named(there[0]) if there else paths[0]
 
 
 @remembered
 def names(group: str) -> list[str]:
     """All names configured in one group: `scales`, `environments`, `methods` or `figures`."""
-    return sorted({path.stem for folder in config_folders() for path in (folder / group).glob("*.yaml")})
+    return sorted(
+        {_rightly_named(path).stem for folder in config_folders() for path in (folder / group).glob("*.yaml")}
+    )
+
+
+def _rightly_named(path: Path) -> Path:
+    """A file of the configuration. Raises UserError: its name has a dot where none may be."""
+    if "." in path.stem and path.parent.name in UNDOTTED:
+        what = f"'{path.stem}' cannot be a name in {path.parent.name}: a dot may stand in names of environments only"
+        raise UserError(what, where=path, do="rename the file")
+    return path
 
 
 def plugin_that_has(group: str, name: str) -> str | None:
@@ -142,6 +154,31 @@ def entries_of(file: str, section: str = "") -> dict[str, tuple[Any, Path]]:
                 raise UserError(f"there are two entries '{name}' in {file}", where=where, do="give one another name")
             entries[name] = said, path
     return entries
+
+
+def mapping_in(content: Mapping[str, Any], key: str, where: object) -> Mapping[str, Any]:
+    """What stands under a key of unchecked settings; empty where nothing does. Raises UserError: it is no mapping."""
+    found = content.get(key)
+    if not isinstance(found, Mapping | None):
+        what = f"`{key}` must map names to settings, not be {found!r}"
+        raise UserError(what, where=where, do=f"write `{key}: {{<name>: ...}}`")
+    return found or {}
+
+
+def entries_in(content: Mapping[str, Any], key: str, where: object) -> Mapping[str, Any]:
+    """The same where each name has a mapping of its own, or nothing. Raises UserError: one has something else."""
+    entries = mapping_in(content, key, where)
+    for name in entries:
+        mapping_in(entries, name, f"{where}: {key}")
+    return entries
+
+
+def name_in(content: Mapping[str, Any], key: str, where: object) -> str | None:
+    """The name under a key of unchecked settings; None where there is none. Raises UserError: something else is there."""
+    found = content.get(key)
+    if not isinstance(found, str | None):
+        raise UserError(f"`{key}` must be a name, not {found!r}", where=where, do=f"write `{key}: <name>`")
+    return found
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from recollect.settings.layers import (
     variant_base,
     without_names,
 )
-from recollect.settings.loading import config_folder, config_path, entries_of, merge, names, validated
+from recollect.settings.loading import config_folder, config_path, entries_of, merge, name_in, names, validated
 from recollect.settings.overrides import taken_apart
 from recollect.settings.schema import (
     EnvironmentSettings,
@@ -57,9 +57,11 @@ JUDGED_BY = ("episodes", "splits", "seed")
 @remembered
 def environment_mapping(scale: str, env: str) -> dict[str, Any]:
     content = merged(environment_layers(scale, env))
-    parameter = content.pop("parameter", None)
+    parameter = name_in(content, "parameter", environment_path(env))
+    content.pop("parameter", None)
     if parameter is not None and isinstance(content.get("title"), str):
-        content["title"] = content["title"].replace("{" + parameter + "}", str(content["options"].get(parameter, "")))
+        value = section(content, "options").get(parameter, "")
+        content["title"] = content["title"].replace("{" + parameter + "}", str(value))
     images = content.get("images")
     if isinstance(images, dict) and isinstance(images.get("weights"), str):
         weights = images["weights"].replace("{scale}", scale).replace("{env}", env)

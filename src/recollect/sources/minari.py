@@ -283,7 +283,7 @@ def write(
 
 
 def _buffers(histories: Histories, cut_at: int | None) -> Iterator[Any]:
-    """One per episode. Episodes of `cut_at` steps were cut short by the time limit, all others came to an end."""
+    """One per episode. Those of `cut_at` steps are taken for cut short by the time limit, all others for come to an end."""
     from minari.data_collector import EpisodeBuffer
 
     starts_N = histories.timestep == 0

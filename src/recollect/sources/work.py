@@ -9,7 +9,7 @@ from recollect.settings.schema import EnvironmentSettings
 
 
 def rows(hp: Any, tasks: int) -> float:
-    kept = getattr(hp, "recorded", 1) / getattr(hp, "actors", 1) if hasattr(hp, "recorded") else 1
+    kept = hp.recorded / hp.actors if hasattr(hp, "recorded") else 1
     return float(getattr(hp, "transitions", 100_000)) * tasks * kept
 
 

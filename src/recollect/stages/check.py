@@ -8,7 +8,7 @@ settings and need not import an algorithm, nor torch, to know the defaults.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -72,8 +72,8 @@ def check() -> str:
 def resolve_all() -> dict[str, dict[str, Any]]:
     """All that Snakemake plans with, each under the names that it belongs to: `"demo dark_room_10x10 radt"`.
 
-    Own code that cannot be imported stops nothing that does not need it, so its runs are left out. Runs that cannot be made
-    stand there with what is wrong: `"refused demo dark_room_10x10 td3"`.
+    Runs that cannot be made here stop nothing that does not need them, so they are left out: whoever asks for one looks again.
+    What it lacks, a package for one, may have been installed since.
     """
     _read_all()
     settings: dict[str, dict[str, Any]] = {}
@@ -84,7 +84,12 @@ def resolve_all() -> dict[str, dict[str, Any]]:
     for run in sorted(runs):
         with suppress(CannotImport):
             settings |= _resolve_run(*run, known=settings)
-    return settings | _refused(drawn) | _resolve_vision()
+    for scale, env, method in sorted(drawn):
+        try:
+            check_pair(scale, env, method)
+        except UserError:
+            settings.pop(f"{scale} {env} {method}", None)
+    return settings | _resolve_vision()
 
 
 def _resolve_run(scale: str, env: str, method: str, known: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -98,17 +103,6 @@ def _resolve_run(scale: str, env: str, method: str, known: Mapping[str, Any]) ->
                 settings[f"{scale} {read}"] = resolved_environment(scale, read)
                 generate_inputs(scale, read)
     return settings
-
-
-def _refused(runs: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, Any]]:
-    """Those of some runs that cannot be made, each with what is wrong."""
-    refused: dict[str, dict[str, Any]] = {}
-    for scale, env, method in sorted(runs):
-        try:
-            check_pair(scale, env, method)
-        except UserError as error:
-            refused[f"refused {scale} {env} {method}"] = {"what": error.what, "where": error.where, "do": error.do}
-    return refused
 
 
 def _read_all() -> None:

@@ -18,6 +18,7 @@ from recollect.settings.resolve import algorithm_module, environment_settings, m
 from recollect.settings.working_in import working_in
 from recollect.stages.inputs import is_trained
 from recollect.stages.making import make_job
+from recollect.stages.pairs import check_pair
 from recollect.stages.stage import Job
 
 if TYPE_CHECKING:
@@ -31,15 +32,17 @@ def check_own(scale: str, env: str, method: str | None = None) -> Iterator[str]:
         scale: how long the method trains, and how often it is judged.
 
     Raises:
-        UserError: something is not known, or a promise is not kept; this is said at the end.
+        UserError: something is not known, the method cannot learn there, or a promise is not kept; this is said at the end.
     """
     found = 0
     for finding in _findings(scale, env, method):
         found += 1
         yield str(finding)
     if found:
-        what = f"{found} promise{'s are' if found > 1 else ' is'} not kept, named above"
-        raise UserError(what, where=f"recollect check --env {env}", do="mend them, the first one first")
+        what, do = f"{found} promises are not kept, named above", "mend them, the first one first"
+        if found == 1:
+            what, do = "1 promise is not kept, named above", "mend it"
+        raise UserError(what, where=f"recollect check --env {env}", do=do)
     kept = f"environment '{env}'" if method is None else f"environment '{env}' and method '{method}'"
     yield f"{kept}: every promise that was tried is kept (scale {scale})"
 
@@ -60,9 +63,10 @@ def _findings(scale: str, env: str, method: str | None) -> Iterator[Finding]:
 
 
 def _of_method(scale: str, env: str, method: str) -> Iterator[Finding]:
-    """Train it for as long as the scale does, save, load and judge it."""
+    """Train it for as long as the scale does, save, load and judge it. Raises UserError: it cannot learn in this environment."""
     from recollect.environments.checker import failure
 
+    check_pair(scale, env, method)
     settings = resolve(scale, env, method, seed=0)
     file = Path(str(algorithm_module(settings.method.algorithm, where=method_path(method)).__file__))
     stage = "run" if is_trained(scale, env, method) else "evaluate"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -96,10 +96,10 @@ def judge(scale: str, claim: ClaimSettings, read: Tables) -> dict[str, Any]:
     Args:
         read: score files that were read already; others are added.
     """
-    from recollect.evaluation.contrasts import together
+    from recollect.evaluation.contrasts import verdict_of
 
     contrasts = [_judged(scale, claim, contrast, read) for contrast in claim.contrasts]
-    verdict = together([contrast["verdict"] for contrast in contrasts], claim.needed)
+    verdict = verdict_of([contrast["verdict"] for contrast in contrasts], claim.needed)
     said = claim.model_dump(mode="json", exclude={"contrasts"})
     return {**said, "verdict": verdict, "contrasts": contrasts}
 
@@ -127,23 +127,23 @@ def _judged(scale: str, claim: ClaimSettings, contrast: ContrastSettings, read: 
 
 
 def _scores(scale: str, claim: ClaimSettings, arm: Arm, metric: str, read: Tables) -> pd.DataFrame:
-    """Scores of one side, seeds by tasks. A learning curve is smoothed, and ends, as its figure draws it."""
+    """Scores of one side, seeds by tasks. A learning curve is smoothed, ends, and has points, as its figure draws it."""
     import pandas as pd
 
     from recollect.artifacts.sealed import read_table
-    from recollect.common.curve_end import WINDOW
+    from recollect.common.curve_end import POINTS, WINDOW, end_of
     from recollect.evaluation.contrasts import task_means
 
     rows = {}
     drawn = figure_settings(scale, claim.figure)
     window = claim.window or drawn.options.get("window", WINDOW)
-    ends = drawn.options.get("ends")
-    end = ends.get(arm.env) if isinstance(ends, Mapping) else ends
+    end = end_of(drawn.options.get("ends"), arm.env)
+    points = drawn.options.get("points", POINTS)
     for seed, path in zip(drawn.seeds, _files(scale, claim, arm), strict=True):
         if path not in read:
             read[path] = read_table(path, kind="scores", input_from=how_to_make(path))
         try:
-            rows[seed] = task_means(read[path], arm.split, metric, arm.episodes, window, end)
+            rows[seed] = task_means(read[path], arm.split, metric, arm.episodes, window, end, points)
         except ValueError as error:
             do = f"correct metric, split or episodes of the claim '{claim.name}'"
             raise UserError(str(error), where=path, do=do) from error
@@ -203,7 +203,8 @@ def text(scale: str, figures: Sequence[str], found: Sequence[dict[str, Any]]) ->
     lines += ["", counted(found)] if found else []
     elsewhere = judged_elsewhere(scale, tuple(figures))
     if elsewhere:
-        lines.append(f"not judged at scale {scale} (`{scale}: {{}}` below `scales` of its file would say so):")
+        cure = f"`{scale}: {{}}` below `scales` of its file would say so, where its figure draws what it compares"
+        lines.append(f"not judged at scale {scale} ({cure}):")
         lines += [f"  {config_path('claims', name)}: judged at {', '.join(at)}" for name, at in elsewhere.items()]
     return "\n".join(lines)
 

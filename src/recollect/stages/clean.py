@@ -32,12 +32,13 @@ from recollect.stages.table import STAGES
 
 _NO_SCALES = ("published", "models")  # folders of `data` that every scale shares: what was fetched
 
-#: What is kept or goes as a whole -> where its artifacts lie, and where its checkpoints do.
+#: What is kept or goes as a whole -> where its artifacts lie, and folders of it: of its checkpoints, and of what trackers keep.
 _KINDS: dict[str, tuple[tuple[Place, ...], tuple[Place, ...]]] = {
     "run": (
-        (paths.policy, paths.train_table, paths.scores, paths.trace, paths.kept_scores),
-        (paths.checkpoints,),
+        (paths.policy, paths.train_table, paths.scores, paths.trace, paths.kept_scores, paths.page),
+        (paths.checkpoints, paths.tracking),
     ),
+    "speed": ((paths.speed,), ()),
     "histories": (
         (paths.histories, paths.task_histories, paths.encoded_histories, paths.image_encoder, paths.image_encoder_log),
         (paths.history_checkpoints, paths.encoder_checkpoints, paths.image_checkpoints),
@@ -195,16 +196,13 @@ def _files() -> Iterator[Path]:
 def _unit_of(path: Path) -> Unit | None:
     """What a file is a part of; None: of nothing that may go."""
     target = path.with_name(path.name.removesuffix(MANIFEST_SUFFIX))
-    for kind, (artifacts, checkpoints) in _KINDS.items():
+    for kind, (artifacts, folders) in _KINDS.items():
         named = next((found for place in artifacts if (found := place.match(target))), None)
-        above = path.parents if path.parts[2:3] == ("checkpoints",) else ()
-        named = named or next(
-            (found for place in checkpoints for folder in above if (found := place.match(folder))), None
-        )
+        above = path.parents if path.parts[2:3] in (("checkpoints",), ("tracking",)) else ()
+        named = named or next((found for place in folders for folder in above if (found := place.match(folder))), None)
         if named is not None and named["scale"] not in _NO_SCALES:
             name = next(named[key] for key in ("env", "model", "vocabulary") if key in named)
-            of_run = named.get("seed", "") if kind == "run" else ""
-            return Unit(kind, named["scale"], name, named.get("method", ""), of_run)
+            return Unit(kind, named["scale"], name, named.get("method", ""), named.get("seed", ""))
     return None
 
 

@@ -79,13 +79,13 @@ def write_tables(pages: Iterable[Path], asked: str, cost: Forecast) -> None:
 
     Args:
         pages: files of Markdown.
-        asked: the figures as they were named, e.g. ``all``.
+        asked: the figures as they were named, e.g. ``all``; empty: the default ones.
         cost: their forecast.
 
     Raises:
         UserError: a page has neither place.
     """
-    name = f"forecast {cost.scale} {asked}"
+    name = f"forecast {cost.scale} {asked}".strip()
     tables = {name: cost_table, f"{name} by paper": paper_table}
     for page in pages:
         text = page.read_text(encoding="utf-8")

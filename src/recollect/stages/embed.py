@@ -44,7 +44,8 @@ STAGE = Stage(
     settings=provenance.memory_settings,
     modules=modules,
     keeps=True,  # the embedder's run may be a new job that made the same policy
-    # Histories as they are, on the device; one batch of windows; the keys (160 k x 512 numbers).
+    # The histories' columns are on the device. On the host: what is derived of them, some 30 bytes a step (Meta-World's 90 M: 2.7
+    # GB), one batch of windows, and one part of the keys.
     asks=Resources((1500, 6000), (60, 240), threads=(1, 4), gpu=learns_from_histories, resumes=True),
     priority=50,
     packages="world",

@@ -1,6 +1,7 @@
 """fetch, fetch_data: frozen models and published data from the hub, once, at a pinned revision with checked hashes.
 
-They need the network, so they run where Snakemake runs: compute nodes often have none.
+They need the network, so they run where Snakemake runs: compute nodes often have none. What is there counts as made: whatever
+reads it checks hashes of its own.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ STAGE = Stage(
     over=("model",),
     writes={"model": paths.model},
     settings=lambda name: canonical(fetched_model(name)),
+    made=lambda name: paths.model(name).is_file(),
     asks=Resources((1500, 1500), (60, 60)),
     local=True,
     run=fetch,
@@ -61,8 +63,10 @@ DATA = Stage(
     over=("dataset",),
     writes={"index": paths.published},
     settings=lambda name: canonical(published_data(name)),
+    made=lambda name: paths.published(name).is_file(),
     command="fetch --data {wildcards.dataset}",
     asks=Resources((1500, 1500), (240, 240)),
     local=True,
     run=fetch_data,
 )
+FETCHED = (STAGE, DATA)

@@ -144,7 +144,9 @@ STAGE = Stage(
     writes=paths.FIGURE_FILES,
     settings=settings_text,
     modules=modules,
-    asks=Resources((2000, 2000), (30, 30)),
+    made=is_drawn,
+    # Of 10 M rows of scores, as memory_rl_layers_active_tmaze has at scale paper, 3.7 GB.
+    asks=Resources((2000, 5000), (30, 30)),
     local=True,
     run=figure,
 )

@@ -31,20 +31,20 @@ def finished(scale: str, figures: Sequence[str]) -> str:
     lines.append(
         f"Report: {report}" if report.is_file() else f"Report: make it with `{snakemake_for(report, scale, figures)}`"
     )
-    if claims_of(scale, tuple(figures)):
+    if count := len(claims_of(scale, tuple(figures))):
         path = paths.claims(scale)
-        lines.append(
-            f"Claims: {counted(judged)} ({path})"
-            if judged
-            else f"Claims: judge them with `{snakemake_for(path, scale, figures)}`"
-        )
+        said = f"{counted(judged)} ({path})" if judged else ""
+        if left := count - len(judged):
+            which = f"; {left} not judged yet: " if judged else "judge them with "
+            said += f"{which}`{snakemake_for(path, scale, figures)}`"
+        lines.append(f"Claims: {said}")
     return "\n".join(lines)
 
 
 def _judged(scale: str, figures: Sequence[str]) -> list[dict[str, Any]]:
-    """The claims of some figures as they were judged last; none where they were not."""
+    """The claims of some figures as they were judged last, as far as they were."""
     path = paths.claims(scale)
     if not path.is_file():
         return []
-    claims = read_json(path, kind="claims")["claims"]
-    return [claim for claim in claims if claim["figure"] in figures]
+    wanted = {claim.name for claim in claims_of(scale, tuple(figures))}
+    return [claim for claim in read_json(path, kind="claims")["claims"] if claim["name"] in wanted]

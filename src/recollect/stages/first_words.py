@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,6 @@ from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 
 if TYPE_CHECKING:
-    from recollect.stages.estimating import Estimate
     from recollect.stages.selection import Selection
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -37,21 +36,26 @@ def of(jobs: Iterable[Job], *, local: bool, cores: int, most_hours: float | None
     jobs = list(jobs)
     if all(STAGES[job.stage].local for job in jobs):
         return ""
-    from recollect.stages.forecast import said_time  # needs torch, which takes a second
+    from recollect.stages.device_speeds import speeds_of
+    from recollect.stages.estimating import Estimator
+    from recollect.stages.forecast import said_time, sharing_of  # needs torch, which takes a second
 
     gpus = len(usable("auto")) if local else 0
     lacks_gpus = local and not gpus and any(STAGES[job.stage].on_gpu(job) for job in jobs)
-    estimator = _estimator(jobs, on_gpus=not lacks_gpus)
+    device, together = "cpu" if lacks_gpus else "auto", dict[Job, int]()
+    with suppress(UserError):  # of a world that only the jobs' own environment has
+        together = {job: len(whole) for job, whole in sharing_of(jobs).items()}
+    estimator = Estimator({}, device, speeds_of(device), together)
     seconds = {"GPU": 0.0, "CPU": 0.0}
     for job in jobs:
-        with suppress(UserError):  # of a world that only the jobs' own environment has
+        with suppress(UserError):  # the same
             estimate = estimator(job)
             seconds["GPU" if estimate.gpu else "CPU"] += estimate.seconds
     if sum(seconds.values()) < MINUTE:
         return ""
     times = " and ".join(f"{said_time(spent)} of {unit} time" for unit, spent in seconds.items() if spent)
     without = " without a GPU, for which the settings are meant" if lacks_gpus else ""
-    said = f"about {times}{without}. `{_forecast(jobs, selected)}` says of what."
+    said = f"about {times}{without}.{_says_more(jobs, selected)}"
     wall = seconds["CPU"] / cores + seconds["GPU"] / max(gpus, 1)
     if local and most_hours is not None and wall > most_hours * HOUR:
         raise UserError(
@@ -63,25 +67,15 @@ def of(jobs: Iterable[Job], *, local: bool, cores: int, most_hours: float | None
     return f"To do: {said}"
 
 
-def _estimator(jobs: Sequence[Job], *, on_gpus: bool) -> Callable[[Job], Estimate]:
-    """As `recollect forecast` reckons what was not finished here: by what was timed on a GPU, and with seeds that share a job."""
-    from recollect.stages.device_speeds import speeds_of
-    from recollect.stages.estimating import Estimator
-    from recollect.stages.forecast import sharing_of
+def _says_more(jobs: Sequence[Job], selected: Selection) -> str:
+    """A sentence with the command that says what these jobs cost; empty where no figure is made, which is all that it knows.
 
-    if not on_gpus:
-        return Estimator({}, "cpu")
-    together: dict[Job, int] = {}
-    with suppress(UserError):
-        for scale in dict.fromkeys(job.scale for job in jobs):
-            shared = sharing_of(scale, [job for job in jobs if job.scale == scale])
-            together |= {job: len(whole) for job, whole in shared.items()}
-    return Estimator({}, "auto", speeds_of("auto"), together)
-
-
-def _forecast(jobs: Sequence[Job], selected: Selection) -> str:
-    """The command that says what these jobs cost: of a few figures by their names, else of what is selected, or of all."""
-    scale, figures = jobs[0].scale, list(dict.fromkeys(job.env for job in jobs if job.stage == "figure"))
-    if not 0 < len(figures) <= MOST_NAMED:
+    It is about a few figures by their names, else what is selected, or all.
+    """
+    figures = list(dict.fromkeys(job.env for job in jobs if job.stage == "figure"))
+    if not figures:
+        return ""
+    scale = jobs[0].scale
+    if len(figures) > MOST_NAMED:
         figures = [*selected.figures] if set(figures) <= set(selected.figures_at(scale)) else ["all"]
-    return " ".join(["recollect forecast --scale", scale, *figures])
+    return f" `{' '.join(['recollect forecast --scale', scale, *figures])}` says of what."

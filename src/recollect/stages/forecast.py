@@ -27,6 +27,7 @@ from recollect.settings.still import held_still
 from recollect.stages import packs
 from recollect.stages.device_speeds import speeds_of
 from recollect.stages.estimating import SOURCES, Estimate, Estimator, Source
+from recollect.stages.fetch import FETCHED
 from recollect.stages.machines import machines
 from recollect.stages.plan import Plan, plan, remaining
 from recollect.stages.provenance import digest
@@ -151,7 +152,7 @@ def forecast(
     timed = speeds_of(device)
     found = remaining(plan(scale, figures)) if only_remaining else plan(scale, figures)
     known = measurements() if measured is None else measured
-    sharing = sharing_of(scale, found.needs)
+    sharing = sharing_of(found.needs)
     together = {job: len(whole) for job, whole in sharing.items()}
     estimator = Estimator(known, device, timed, together)
     estimates = {job: estimator(job) for job in found.needs}
@@ -172,10 +173,15 @@ def forecast(
     return Forecast(scale, found, estimates, devices, wall, memory, is_measured, shared, processes, on)
 
 
-def sharing_of(scale: str, jobs: Iterable[Job]) -> dict[Job, tuple[Job, ...]]:
+def sharing_of(jobs: Iterable[Job]) -> dict[Job, tuple[Job, ...]]:
     """Each run that shares its job -> all runs of that job; see `packs.sharing`."""
-    alone = Estimator({})
-    return packs.sharing(scale, jobs, lambda job: alone(job).seconds)
+    alone, of_scale = Estimator({}), defaultdict[str, list[Job]](list)
+    for job in jobs:
+        of_scale[job.scale].append(job)
+    found: dict[Job, tuple[Job, ...]] = {}
+    for scale, some in of_scale.items():
+        found |= packs.sharing(scale, some, lambda job: alone(job).seconds)
+    return found
 
 
 def _by_job(values: Mapping[Job, float], shared: Mapping[Job, Job]) -> dict[Job, float]:
@@ -221,8 +227,8 @@ def _lines(cost: Forecast) -> Iterable[str]:
     if families := missing_families(needs):
         how = ", ".join(f"`make setup FAMILY={family}`" for family in families)
         yield f"packages    not all are installed here: {how}, or run with `--sdm conda`"
-    fetched = [job for job in needs if job.stage in ("fetch", "fetch_data")]
-    missing = {job.env for job in fetched if not all(path.is_file() for path in STAGES[job.stage].makes(job))}
+    fetched = [job for job in needs if STAGES[job.stage] in FETCHED]
+    missing = {job.env for job in fetched if not STAGES[job.stage].is_made(job)}
     if missing:
         yield f"network     to fetch {', '.join(sorted(missing))}"
     limit, hours = default_selection().job_hours, cost.hours()

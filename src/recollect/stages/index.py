@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from recollect.settings.resolve import resolve
 from recollect.stages import paths, provenance
+from recollect.stages.inputs import learns_from_histories
 from recollect.stages.stage import Job, Resources, Stage
 
 
-def index(scale: str, env: str, method: str) -> None:
+def index(scale: str, env: str, method: str, *, device: str = "cpu") -> None:
     """Build the search index of a method's memory: near-duplicates are dropped."""
     import torch
 
@@ -17,13 +18,12 @@ def index(scale: str, env: str, method: str) -> None:
     from recollect.radt.memory_index import build_index
 
     memory = memory_of(resolve(scale, env, method, seed=0))
-    known = STAGE.provenance(Job("index", scale, env, method))
+    known = STAGE.provenance(Job("index", scale, env, method), device)
     source = paths.embeddings(scale, env, method)
     with run_lock(source.parent):
         arrays = read_arrays(source, kind="embeddings")
-        keys = torch.from_numpy(arrays["keys"].copy())
         entries = Chunks.from_arrays(arrays, source)
-        built, kept = build_index(keys, entries, memory)
+        built, kept = build_index(torch.from_numpy(arrays["keys"].copy()).to(device), entries, memory)
         target = paths.index(scale, env, method)
         with sealing(target, kind="index", provenance=known) as temporary:
             built.save(temporary)
@@ -38,10 +38,10 @@ STAGE = Stage(
     writes={"index": paths.index, "rows": paths.rows},
     settings=provenance.memory_settings,
     modules=lambda scale, env, method: ["recollect.radt.memory_index", *provenance.world_of(scale, env)],
-    # The keys, a normalised copy, and the index: three times the embeddings. Meta-World's are 3.7 GB by the forecast.
-    asks=Resources((1000, 12000), (30, 120), threads=(1, 4)),
+    # The keys, those that are kept, and the index, two of them at a time: twice the embeddings. Meta-World's are 3.7 GB by the
+    # forecast. Keys may be compared pair by pair. On a cluster it shares a job with `embed`, so both ask for a GPU or none does.
+    asks=Resources((1000, 12000), (30, 120), threads=(1, 4), gpu=learns_from_histories),
     priority=45,
-    beside="embed",
     keeps=True,
     run=index,
 )

@@ -13,7 +13,7 @@ from recollect.settings.catalogue import KINDS, known, mine_folder
 from recollect.settings.errors import UserError, nearest, shown
 from recollect.settings.loading import NAME, config_path, names
 from recollect.settings.resolve import figure_settings
-from recollect.stages.pairs import check_pair
+from recollect.stages.pairs import check_pair, starts_empty
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 
@@ -53,7 +53,14 @@ KINDS_OF_FILES = {
     ),
     "figure": Begun(
         {"figure.yaml": "config/figures/{name}.yaml"},
-        {"[corridor]": "[{env}]", "[best_action]": "[{method}]", "title: Corridor, unseen cells": "title: {title}"},
+        {
+            "kind: in_context_curve": "kind: {kind}",
+            "title: Corridor, unseen cells": "title: {title}",
+            "Return of each in-context episode on cells that were held out.": "{caption}",
+            "[corridor]": "[{env}]",
+            "[best_action]": "[{method}]",
+            "{metric: return, split: eval}": "{options}",
+        },
         "",
         "figures",
         ("env", "method"),
@@ -64,6 +71,8 @@ KINDS_OF_FILES = {
             "figure: corridor": "figure: {figure}",
             "env: corridor": "env: {env}",
             "method: best_action": "method: {method}",
+            "best action does not rise": "the return does not rise",
+            "A table of actions has no memory, so its return": "The return",
         },
         "",
         "claims",
@@ -76,7 +85,7 @@ def init(kind: str, name: str, scale: str, *, env: str = "", method: str = "", f
     """Write the files of a new world, method, figure or claim into `mine/`; what to do next, in words.
 
     Args:
-        scale: at which the figure of a claim is looked up.
+        scale: at which the environment of a figure, and the figure of a claim, are looked up.
         env, method: that a new figure draws.
         figure: that a new claim is about; its first environment and method are compared.
 
@@ -95,22 +104,29 @@ def init(kind: str, name: str, scale: str, *, env: str = "", method: str = "", f
             raise UserError(f"a {kind} is about {_WORDS[option]}", where=where, do=f"name one: --{option} NAME")
     if kind == "figure":
         check_pair(scale, env, method)
+        told |= _PER_EPISODE if starts_empty(scale, env) else _IN_CONTEXT
     if kind == "claim":
         drawn = figure_settings(scale, figure)
         told |= {"env": drawn.environments[0], "method": drawn.methods[0]}
-    folder, words = mine_folder(), {"name": name, "title": name.replace("_", " ").capitalize(), **told}
+    folder, words = mine_folder(), {"name": name, "title": name.replace("_", " ").capitalize(), "scale": scale, **told}
     texts = {folder / place.format(name=name): _text(template, begun, words) for template, place in begun.files.items()}
     _write(texts, where)
     written = "\n".join(shown(path) for path in texts)
     return f"{written}\n{_NEXT[kind].format(**words)}"
 
 
+_IN_CONTEXT = {
+    "kind": "in_context_curve",
+    "caption": "Return of each in-context episode.",
+    "options": "{metric: return, split: eval}",
+}
+_PER_EPISODE = {"kind": "bars", "caption": "Return per episode.", "options": "{metric: return, split: eval, last: all}"}
 _WORDS = {"env": "an environment", "method": "a method", "figure": "a figure"}
 _NEXT = {
     "world": "Change them, then see whether the world keeps its promises: `recollect check --env {name}`",
     "method": "Change them, then try it: `recollect check --env ENV --method {name}`",
-    "figure": "Change it, then draw it: `snakemake results/smoke/figures/{name}.pdf`",
-    "claim": "Change it, then judge it: `recollect claims --scale smoke --figure {figure}`",
+    "figure": "Change it, then draw it: `snakemake results/{scale}/figures/{name}.pdf`",
+    "claim": "Change it, then judge it: `recollect claims --scale {scale} --figure {figure}`",
 }
 
 
@@ -120,7 +136,7 @@ def _check_name(begun: Begun, name: str, where: str) -> None:
             f"'{name}' cannot be a name", where=where, do="use letters, digits and _, and begin with a letter"
         )
     if begun.module and name in known(begun.module, name):
-        what = f"there is a {KINDS[begun.module].title} '{name}' already"
+        what = f"the {KINDS[begun.module].title} '{name}' is there already"
         raise UserError(what, where=known(begun.module, name)[name], do="choose another name")
     if name in names(begun.group):
         raise UserError(

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from recollect.artifacts.lease import device_lease
+from recollect.artifacts.threads import settle_cudnn
 from recollect.stages.plan import maker
 from recollect.stages.records import kept, timed
 from recollect.stages.stage import Job
@@ -26,7 +27,10 @@ def make_job(job: Job, device: str, told: Mapping[str, Any] | None = None) -> No
     may = stage.may_use_gpu(names) or device != "auto"
     on_device = may and "device" in inspect.signature(stage.run).parameters
     with device_lease(device if on_device else "cpu", count=max(1, stage.gpus(names))) as held:  # type: ignore[arg-type]
-        on = {"device": held} if held != "cpu" else {}
+        on: dict[str, Any] = {}
+        if held != "cpu":
+            settle_cudnn()
+            on = {"device": held}
         work = partial(stage.run, *names.values(), **(told or {}), **on)
         work() if stage.parts else timed(stage, job, held, work)
     stage.ended(*names.values())

@@ -12,7 +12,7 @@ from typing import Any
 
 from recollect.artifacts.sealed import read_manifest
 from recollect.settings.errors import UserError
-from recollect.settings.still import held_still, remembered
+from recollect.settings.still import held_still
 from recollect.stages import evaluate, inspect, measure, train
 from recollect.stages.of_data import OF_DATA
 from recollect.stages.stage import Job, Stage, making
@@ -56,7 +56,7 @@ def words_of(stale: Mapping[Path, frozenset[str]], count: int) -> str:
 
 def differences(made: Mapping[str, Any], job: Job) -> set[str]:
     """Which of `settings` and `code` a file was made of, by its provenance, that today's are not."""
-    return {name for name, text in _today(job.shape).items() if made.get(name) != text}
+    return {name for name, text in _STAGES[job.stage].today(job.shape).items() if made.get(name) != text}
 
 
 def in_words(seeds: Sequence[int]) -> str:
@@ -64,13 +64,6 @@ def in_words(seeds: Sequence[int]) -> str:
     if len(seeds) > 2 and seeds[-1] - seeds[0] == len(seeds) - 1:
         return f"{seeds[0]} to {seeds[-1]}"
     return " and ".join(filter(None, (", ".join(map(str, seeds[:-1])), str(seeds[-1]))))
-
-
-@remembered
-def _today(job: Job) -> dict[str, str]:
-    """What a job would be made of today; asked once for all seeds of a run."""
-    stage = _STAGES[job.stage]
-    return {"settings": stage.settings_text(job), "code": stage.code_text(job)}
 
 
 def _looked_at(path: Path, known: _Known) -> tuple[str | None, frozenset[str]]:

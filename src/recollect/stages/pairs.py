@@ -23,6 +23,7 @@ from recollect.settings.loading import config_path, read_yaml
 from recollect.settings.resolve import environment_mapping, environment_path, figure_settings, method_mapping, section
 from recollect.settings.schema import FigureSettings
 from recollect.settings.still import remembered
+from recollect.stages.page import has_page
 
 
 class Spaces(NamedTuple):
@@ -33,21 +34,64 @@ class Spaces(NamedTuple):
 
 
 def check_figure(scale: str, figure: str) -> None:
-    """Check all runs of a figure. Raises UserError: a name is unknown, or a pair cannot run; the figure's file is named."""
+    """Check all runs of a figure, and what it shows of them.
+
+    Raises:
+        UserError: a name is unknown, a pair cannot run, or what is asked for cannot be shown; the figure's file is named.
+    """
     chosen = figure_settings(scale, figure)
     with named_by(scale, figure):
         check_names(scale, chosen)
         for env in chosen.environments:
             for method in chosen.methods:
                 check_pair(scale, env, method)
+        _check_shown(scale, chosen)
+
+
+def _check_shown(scale: str, figure: FigureSettings) -> None:
+    """Check that what a figure asks for is there. Raises UserError: no world to draw, or no memory that stays."""
+    if is_over_episodes(figure):
+        for env in figure.environments:
+            if starts_empty(scale, env):
+                what = f"episodes of '{env}' each start empty (protocol: episodic), so no memory stays from one to the next"
+                do = "take `kind: bars`, or an environment with `protocol: in_context`"
+                raise UserError(what, where=f"kind: {figure.kind}", do=do)
+    for method, env in figure.pages.items():
+        if not has_page(scale, env, method):
+            what = (
+                f"the run of '{method}' in '{env}' can have no inspection page: nothing says what its world looks like"
+            )
+            do = "give the world a function `scene` (docs/adding.md), or leave the page out"
+            raise UserError(what, where=f"pages: {{{method}: {env}}}", do=do)
+
+
+def is_over_episodes(figure: FigureSettings) -> bool:
+    """Whether a figure draws scores against the in-context episode. (A `part_return` is of a part of one episode.)"""
+    drawn = {"x": "episode", "metric": "return", **figure.options}
+    return figure.kind == "in_context_curve" and drawn["x"] == "episode" and drawn["metric"] != "part_return"
+
+
+def starts_empty(scale: str, env: str) -> bool:
+    """Whether policies are judged in episodes that each begin without a memory."""
+    return section(environment_mapping(scale, env), "evaluation").get("protocol") == "episodic"
 
 
 def check_names(scale: str, figure: FigureSettings) -> None:
-    """Check that there are a figure's environments and methods. Raises UserError: one is unknown."""
+    """Check that there are a figure's environments and methods, and those of its options. Raises UserError: one is unknown."""
     for env in figure.environments:
         read_yaml(environment_file(env)[0])
+    for env in _named_in_options(figure):
+        environment_file(env)
     for method in figure.methods:
         method_layers(scale, figure.environments[0], method)
+
+
+def _named_in_options(figure: FigureSettings) -> Iterator[str]:
+    """The environments, drawn or not, that a figure's options name: those options that its kind lists as `BY_ENVIRONMENT`."""
+    for option in declaration("figure", figure.kind, "BY_ENVIRONMENT") or ():
+        given = figure.options.get(option)
+        for key, value in given.items() if isinstance(given, Mapping) else ():
+            yield from map(str, value if isinstance(value, list | tuple) else [key])
 
 
 @contextmanager
@@ -66,11 +110,7 @@ def check_pair(scale: str, env: str, method: str) -> None:
     Raises:
         UserError: it cannot, one of them is unknown, or the world cannot be made here.
     """
-    pair = f"{scale} {env} {method}"
-    refused = still.prepared(f"refused {pair}")
-    if refused is not None:
-        raise UserError(**refused)
-    if still.prepared(pair) is None:
+    if still.prepared(f"{scale} {env} {method}") is None:
         _check(scale, env, method)
 
 

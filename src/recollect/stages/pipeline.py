@@ -32,7 +32,7 @@ TAIL = f"""\
   # Scores and verdicts in two small files that git keeps, for `dvc metrics show`, `dvc metrics diff` and `dvc exp show`.
   metrics:
     cmd: python workflow/metrics.py {SCALE}
-    deps: [workflow/metrics.py, workflow/provenance.py, results/{SCALE}/figures, results/{SCALE}/claims.json]
+    deps: [workflow/metrics.py, workflow/provenance.py, config, results/{SCALE}/figures, results/{SCALE}/claims.json]
     metrics:
       - metrics/{SCALE}.json: {{cache: false, persist: true}}
       - metrics/{SCALE}_claims.json: {{cache: false, persist: true}}

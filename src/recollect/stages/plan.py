@@ -14,16 +14,14 @@ from recollect.artifacts.sealed import MANIFEST_SUFFIX, read_manifest
 from recollect.settings.claims import claims_of
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.resolve import names, scale_settings
-from recollect.settings.still import remembered
-from recollect.stages import fetch, paths
-from recollect.stages.figure import is_drawn
+from recollect.stages import paths
 from recollect.stages.inputs import paged_runs
 from recollect.stages.page import has_page
 from recollect.stages.pairs import check_figure
+from recollect.stages.provenance import code_of
 from recollect.stages.stage import Job, making
 from recollect.stages.table import STAGES
 
-_FETCHED = (fetch.STAGE.name, fetch.DATA.name)  # checked by hashes of their own
 _ANY_SEED = "0" * 20  # stands for the seed of a run in what is the same for all of its seeds
 
 
@@ -47,25 +45,20 @@ def are_of_today(files: Iterable[Path], scale: str) -> bool:
 
     Claims and a report that were made by hand never do: which figures they are about, only their command knows.
     """
-    made = {maker(path, scale) for path in files if path.is_file()}
-    return all(_is_of_today(job) for job in made if job is not None)
-
-
-def _is_of_today(job: Job) -> bool:
-    if job.stage in _FETCHED:
-        return True
-    if job.stage == "figure":
-        return is_drawn(job.scale, job.env)
-    return all(stage.is_made(step) for stage, step in STAGES[job.stage].steps(job))
+    return all(STAGES[job.stage].is_made(job) for job in _makers_of_those_there(files, scale))
 
 
 def say_other(files: Iterable[Path], scale: str) -> bool:
     """Whether manifests of some files name other settings or code than those that their jobs have today. No file is read.
 
-    What a manifest leaves out is not compared. Nor are claims and a report (see above), and what is only fetched.
+    What a manifest leaves out is not compared: of what is fetched, all. Nor are claims and a report (see above).
     """
-    made = {maker(path, scale) for path in files if path.is_file()}
-    return any(_says_other(job) for job in made if job is not None and job.stage not in (*_FETCHED, "claims", "report"))
+    made = _makers_of_those_there(files, scale)
+    return any(_says_other(job) for job in made if job.stage not in ("claims", "report"))
+
+
+def _makers_of_those_there(files: Iterable[Path], scale: str) -> list[Job]:
+    return makers((str(path) for path in files if path.is_file()), scale)
 
 
 def _says_other(job: Job) -> bool:
@@ -75,17 +68,10 @@ def _says_other(job: Job) -> bool:
                 made = read_manifest(path)["provenance"]
             except UserError:  # none, or damaged: `recollect why` says so
                 continue
-            named = {"settings": made.get("settings"), "code": made.get("code") or made.get("code_fingerprint")}
-            if any(named[part] not in (None, text) for part, text in _today(step.shape).items()):
+            named = {"settings": made.get("settings"), "code": code_of(made)}
+            if any(named[part] not in (None, text) for part, text in stage.today(step.shape).items()):
                 return True
     return False
-
-
-@remembered
-def _today(job: Job) -> dict[str, str]:
-    """What a job would be made of today; asked once for all seeds of a run."""
-    stage = STAGES[job.stage]
-    return {"settings": stage.settings_text(job), "code": stage.code_text(job)}
 
 
 class Plan(NamedTuple):
@@ -138,13 +124,9 @@ def remaining(of: Plan) -> Plan:
     left: dict[Job, tuple[Job, ...]] = {}
     for job, waits_for in of.needs.items():
         before = tuple(other for other in waits_for if other in left)
-        if before or not _is_made(job):
+        if before or not STAGES[job.stage].is_made(job):
             left[job] = before
     return Plan(left, {figure: tuple(job for job in jobs if job in left) for figure, jobs in of.figures.items()})
-
-
-def _is_made(job: Job) -> bool:
-    return all(path.is_file() for path in STAGES[job.stage].makes(job)) and _is_of_today(job)
 
 
 class _Graph:

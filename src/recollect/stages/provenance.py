@@ -1,7 +1,7 @@
 """What each stage is a function of: its part of the settings, the code it can reach, and its inputs.
 
-The same texts are params of the rules (so that a change reruns what depends on it and nothing else), part of every
-manifest, and the identity under which checkpoints are found again. Nothing here imports torch: Snakemake parses with it.
+The same texts are params of the rules, so that a change reruns what depends on it and nothing else. They stand in every
+manifest. Checkpoints are found again by them. Nothing here imports torch: Snakemake parses with it.
 """
 
 from __future__ import annotations
@@ -199,11 +199,11 @@ def report_text(scale: str, *figures: str) -> str:
 
 
 def claims_text(scale: str, *figures: str) -> str:
-    """The claims that figures show at a scale, with the seeds, and the smoothing and ends of curves, that they are judged by."""
+    """The claims that figures show at a scale, with what they are judged by: seeds, and smoothing, ends and points of curves."""
     found = []
     for claim in claims_of(scale, figures):
         drawn = figure_settings(scale, claim.figure)
-        curves = [drawn.options.get(name) for name in ("window", "ends")]
+        curves = [drawn.options.get(name) for name in ("window", "ends", "points")]
         found.append([claim.model_dump(mode="json"), list(drawn.seeds), *curves])
     return canonical({"claims": found})
 
@@ -294,19 +294,21 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def describe(settings: str, code: str, inputs: Iterable[Path | None], device: str = "cpu") -> dict[str, Any]:
+def describe(settings: str, code: str, inputs: Iterable[Path], device: str = "cpu") -> dict[str, Any]:
     """The provenance that a manifest holds. Inputs are verified here, before any work.
 
     Raises:
         UserError: an input is missing, truncated, corrupted, or not the one that it should be.
     """
-    manifests: dict[Path, dict[str, Any]] = {}
-    for path in inputs:
-        if path is not None:
-            manifests[path] = verify(path, input_from=identity.how_to_make(path))
+    manifests = {path: verify(path, input_from=identity.how_to_make(path)) for path in inputs}
     identity.check(manifests)
     hashes = {path.as_posix(): manifest["sha256"] for path, manifest in manifests.items()}
     return {"settings": settings, "code": code, "inputs": hashes, "device": device}
+
+
+def code_of(made: Mapping[str, Any]) -> str | None:
+    """The fingerprint of the code that a file was made with, by its provenance: a figure's has its own name. None: it says none."""
+    return made.get("code") or made.get("code_fingerprint")
 
 
 def devices_behind(files: Iterable[Path]) -> list[str]:

@@ -23,6 +23,7 @@ from recollect.stages import paths, provenance, recorded_tables, records
 from recollect.stages.between_marks import put_between
 from recollect.stages.circumstances import commit, made_with
 from recollect.stages.claims import verdicts
+from recollect.stages.fetch import FETCHED
 from recollect.stages.figure import spec_of
 from recollect.stages.inputs import figure_inputs
 from recollect.stages.of_today import in_words
@@ -142,7 +143,8 @@ def _run(scale: str, figures: Sequence[str], seeds: Sequence[int]) -> Iterator[R
 
     Where no record says it, a processor and versions are those of this machine.
     """
-    took = _records(scale, figures)
+    found = _records(scale, figures)
+    took = [one for one in found if one is not None]
     runs = [one for one in took if one.job.stage not in ("figure", "page")]  # those may be drawn anew at any time
     files = [path for figure in figures for path in figure_inputs(scale, figure).values()]
     here = made_with("cpu")
@@ -154,9 +156,10 @@ def _run(scale: str, figures: Sequence[str], seeds: Sequence[int]) -> Iterator[R
         "device": " and ".join(provenance.devices_behind(files)) or "unknown",
         "gpu": _all(runs, "gpu"),
         **{what: _all(runs, what) or here[what] for what in ("processor", "python", "torch")},
-        # Of a job that went on from a checkpoint, the time before it is not known.
-        SECONDS: "" if any(one.resumed for one in took) else f"{sum(one.seconds for one in took):.0f}",
     }
+    # Of a job that went on from a checkpoint, the time before it is not known.
+    if len(took) == len(found) and not any(one.resumed for one in took):
+        known[SECONDS] = f"{sum(one.seconds for one in took):.0f}"
     for what, value in known.items():
         if value:
             yield {"figures": " ".join(figures), "what": what, "value": value}
@@ -167,11 +170,12 @@ def _all(runs: Iterable[Record], what: str) -> str:
     return " and ".join(sorted({one.made_with[what] for one in runs if one.made_with and what in one.made_with}))
 
 
-def _records(scale: str, figures: Iterable[str]) -> list[Record]:
-    """What the jobs behind some figures say of themselves, as far as their records are here."""
-    steps = [step for job in plan(scale, figures).needs for _, step in STAGES[job.stage].steps(job)]
-    found = [records.read(records.place(step)) for step in steps]
-    return [one for one in found if one is not None]
+def _records(scale: str, figures: Iterable[str]) -> list[Record | None]:
+    """What each job behind some figures says of itself; None: its record is not here. What is fetched has none."""
+    steps = [
+        step for job in plan(scale, figures).needs for part, step in STAGES[job.stage].steps(job) if part not in FETCHED
+    ]
+    return [records.read(records.place(step)) for step in steps]
 
 
 def _claims(scale: str, figures: Sequence[str]) -> Iterator[Row]:

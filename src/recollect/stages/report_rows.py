@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from recollect.artifacts.sealed import manifest_path, read_json, read_table, sha256_of, verify
+from recollect.evaluation.score_table import final_step
 from recollect.figures.report import CURRENT, ReportFigure, ReportRun, report_page
 from recollect.settings.claims import claims_of
 from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping, played_method, titles
@@ -163,7 +164,7 @@ def _run(scale: str, env: str, method: str, seed: int, figures: Sequence[str]) -
 
 def _progress(table: pd.DataFrame, is_online: bool) -> dict[str, int | None]:
     """How far a run learned: steps of the environment where it acts, and updates."""
-    last = int(table["step"].max())
+    last = final_step(table)
     logged = table.loc[table["metric"] == "updates", "value"]
     if len(logged):
         updates: int | None = int(logged.max())

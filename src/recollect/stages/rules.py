@@ -70,9 +70,9 @@ class StageRule:
                 found |= {label: path, f"{label}_manifest": manifest_path(Path(path)).as_posix()}
         return found
 
-    def updates(self, flag: Callable[[str], Any]) -> dict[str, Any]:
-        """The same with Snakemake's flag `update`: they are not deleted before a job, which keeps what is of today."""
-        return {name: flag(path) for name, path in self.writes.items()}
+    def outputs(self, update: Callable[[str], Any]) -> dict[str, Any]:
+        """The same with Snakemake's flag `update` where a job keeps what is of today: it is not deleted before."""
+        return {name: update(path) if self.stage.keeps else path for name, path in self.writes.items()}
 
     def reads(self, wildcards: Wildcards) -> list[str]:
         return self.files(self.job(wildcards))
@@ -182,9 +182,8 @@ class StageRule:
         return asked
 
     def _of_cluster(self, name: str, wildcards: Wildcards) -> str | int | None:
-        """What a kind of job asks for; nothing where its kind says nothing. A job of another's asks for what that does."""
-        stage = STAGES[self.stage.beside] if self.stage.beside else self.stage
-        kind = self.jobs.gpu if stage.on_gpu(self.job(wildcards)) else self.jobs.cpu
+        """What a kind of job asks for; nothing where its kind says nothing."""
+        kind = self.jobs.gpu if self.stage.on_gpu(self.job(wildcards)) else self.jobs.cpu
         return kind.get(name)
 
     def priority(self, wildcards: Wildcards) -> int:

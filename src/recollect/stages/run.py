@@ -42,7 +42,7 @@ def ahead(
     """
     if not is_ensemble(scale, method) or (device == "cpu" and is_large(scale)):
         return
-    jobs = {seed: Job("train", scale, env, method, str(seed)) for seed in dict.fromkeys(seeds)}
+    jobs = {seed: Job("train", scale, env, method, str(seed)) for seed in seeds}
     wanted = [seed for seed, job in jobs.items() if not train.STAGE.is_made(job)]
     if len(wanted) < 2:
         return

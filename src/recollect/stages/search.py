@@ -7,6 +7,7 @@ settings again, finds them made, and goes on; nothing of it is kept but the runs
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from recollect.settings.errors import UserError
@@ -22,7 +23,7 @@ def proposed(of: Sweep, trials: int) -> list[Cell]:
     """The settings that were tried, each of them once; the first of their final scores, averaged over seeds, is to be high.
 
     Raises:
-        UserError: optuna is not installed, or a name, key or value is wrong.
+        UserError: optuna is not installed, or a name, key or value is wrong (then nothing was run).
     """
     try:
         import optuna
@@ -34,6 +35,7 @@ def proposed(of: Sweep, trials: int) -> list[Cell]:
         raise UserError("a search needs the package optuna", where="--trials", do=do) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     spaces = {key: _space(optuna.distributions, key, values) for key, values in of.axes.items()}
+    of.check(_corners(of.axes))
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
     cells: dict[str, Cell] = {}
     for _ in range(trials):
@@ -41,7 +43,7 @@ def proposed(of: Sweep, trials: int) -> list[Cell]:
         cell = {key: _said(value) for key, value in trial.params.items()}
         name = of.name(cell)
         jobs = [Job("run", of.scale, of.env, name, str(seed)) for seed in dict.fromkeys(of.seeds)]
-        if not all(part.is_made(step) for job in jobs for part, step in STAGES["run"].steps(job)):
+        if not all(STAGES["run"].is_made(job) for job in jobs):
             of.make([cell])
         cells[name] = cell
         table = of.table([cell])
@@ -52,14 +54,27 @@ def proposed(of: Sweep, trials: int) -> list[Cell]:
     return list(cells.values())
 
 
-def _space(distributions: Any, key: str, values: Any) -> Any:
+def _corners(axes: Mapping[str, Sequence[str]]) -> list[Cell]:
+    """Settings in which every choice stands, and both ends of every range."""
+    listed = {key: _ends(values) or values for key, values in axes.items()}
+    most = max(map(len, listed.values()), default=0)
+    return [{key: values[min(place, len(values) - 1)] for key, values in listed.items()} for place in range(most)]
+
+
+def _ends(values: Sequence[str]) -> tuple[str, ...]:
+    """Both ends of a range; none: the values are choices."""
+    found = RANGE.fullmatch(values[0]) if len(values) == 1 else None
+    return found.groups() if found else ()
+
+
+def _space(distributions: Any, key: str, values: Sequence[str]) -> Any:
     """A choice, or numbers of a range; where one end is above ten times the other they are drawn evenly in their logarithm."""
-    ends = RANGE.fullmatch(values[0]) if len(values) == 1 else None
-    if ends is None:
+    ends = _ends(values)
+    if not ends:
         return distributions.CategoricalDistribution(values)
     try:
-        whole = all(re.fullmatch(r"-?\d+", end) for end in ends.groups())
-        low, high = (int(end) if whole else float(end) for end in ends.groups())
+        whole = all(re.fullmatch(r"-?\d+", end) for end in ends)
+        low, high = (int(end) if whole else float(end) for end in ends)
         kind = distributions.IntDistribution if whole else distributions.FloatDistribution
         return kind(low, high, log=low > 0 and high > 10 * low)
     except ValueError as error:

@@ -15,6 +15,7 @@ from recollect.artifacts.fingerprint import code_fingerprint, reachable
 from recollect.artifacts.sealed import verify
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import scale_settings
+from recollect.settings.still import remembered
 from recollect.stages import provenance
 from recollect.stages.paths import Place
 
@@ -86,7 +87,7 @@ def is_ensemble(scale: str, method: str) -> bool:
     return method in scale_settings(scale).ensembles
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Stage:
     """One stage.
 
@@ -102,13 +103,13 @@ class Stage:
         hashes: names of a job -> path -> sha256, of files that it reads besides and that no rule makes.
         settings: names without seed -> everything in the configuration that the artifacts depend on.
         modules: names without seed -> the modules whose code they depend on; None: on none.
+        made: names of a job -> whether its artifacts are there and of today, where that is not what their manifests say.
         only: names without seed -> whether there is such a job; another stage may make the same kind of artifact.
         parts: stages that a job runs one after the other.
         keeps: what is there and of today is kept, by each part; so its rule updates its outputs and does not delete them.
         ahead: names of a job with a list of seeds -> is called before the work of each seed, where a command has several.
         ended: names of a job -> is called when all jobs of a command have ended well.
         priority: of jobs that could start, the highest goes first: a number, or a function of the job's names.
-        beside: a stage whose cluster jobs its own share, so that both ask for the same partition.
         packages: the conda environment of its jobs: `base`, that of the world that they make, or that which the source of
             histories declares (`FAMILY`; else that of the world).
         local: it takes seconds or needs the network, so it runs where Snakemake runs.
@@ -127,13 +128,13 @@ class Stage:
     hashes: Callable[..., Mapping[str, str]] = lambda *names: {}
     settings: Callable[..., str] = lambda *names: ""
     modules: Callable[..., list[str]] | None = None
+    made: Callable[..., bool] | None = None
     only: Callable[..., bool] = lambda *names: True
     parts: tuple[Stage, ...] = ()
     keeps: bool = False
     ahead: Callable[..., None] = lambda *names, **options: None
     ended: Callable[..., None] = lambda *names: None
     priority: int | Callable[..., int] = 0
-    beside: str = ""
     packages: Literal["base", "world", "source"] = "base"
     local: bool = False
     changes: bool = False
@@ -164,6 +165,11 @@ class Stage:
     def code_text(self, job: Job) -> str:
         """The fingerprint of a job's code, as it stands in its manifest; empty where it depends on none."""
         return "" if self.modules is None else code_fingerprint(*self.modules_of(job))
+
+    @remembered
+    def today(self, shape: Job) -> dict[str, str]:
+        """What settings and code jobs of one shape would be made of today; asked once for all seeds of a run."""
+        return {"settings": self.settings_text(shape), "code": self.code_text(shape)}
 
     def provenance(self, job: Job, device: str = "cpu", inputs: Mapping[str, Path] | None = None) -> dict[str, Any]:
         """What the manifests of a job's artifacts hold, besides its seed. Inputs are verified here, before any work.
@@ -204,6 +210,10 @@ class Stage:
         What else they say of themselves does not matter: the machine of speeds, the tasks of a trace, or a checkpoint from
         before that a run was told to go on with (`--trust-checkpoint`).
         """
+        if self.made is not None:
+            return self.made(*job.names(self.over).values())
+        if self.parts:
+            return all(part.is_made(step) for part, step in self.steps(job))
         try:
             made: list[dict[str, Any]] = [verify(path)["provenance"] for path in self.makes(job)]
             today = self.provenance(job)

@@ -60,10 +60,14 @@ class Sweep:
         runs = itertools.product(cells, dict.fromkeys(self.seeds))
         return [(cell, seed, paths.scores(self.scale, self.env, self.name(cell), seed)) for cell, seed in runs]
 
-    def make(self, cells: Sequence[Cell]) -> None:
-        """Make what is missing. Raises UserError, before anything runs: a name, key or value is wrong."""
+    def check(self, cells: Sequence[Cell]) -> None:
+        """Raise a UserError where a name, key or value is wrong."""
         for cell in cells:
             resolve(self.scale, self.env, self.name(cell), self.seeds[0])
+
+    def make(self, cells: Sequence[Cell]) -> None:
+        """Make what is missing. Raises UserError, before anything runs: a name, key or value is wrong."""
+        self.check(cells)
         wanted = [str(path) for _, _, path in self.files(cells)]
         runs, settings = (f"{n} {noun}{'s' * (n != 1)}" for n, noun in ((len(wanted), "run"), (len(cells), "setting")))
         print(f"{runs}: {settings}", file=sys.stderr, flush=True)

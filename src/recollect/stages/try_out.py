@@ -43,7 +43,9 @@ class Stopwatch(Clock):
 
 
 def try_out(job: Job, device: str) -> Record | None:
-    """Train for a few seconds; None where what the run reads is not there, or it logs nothing on its way.
+    """Train for a few seconds; None where what the run reads is not there, or its steps are not known.
+
+    A run that logs nothing on its way is trained to its end, and that is what the record says.
 
     Args:
         job: a training run, of any seed.

@@ -125,7 +125,7 @@ def _params(job: Job) -> list[str]:
         if known.get("settings", today) != today:
             changed = list(differences(then, json.loads(today)))
             words.append(f"settings changed: {_first(changed)}")
-        code = known.get("code") or known.get("code_fingerprint")  # the latter: a figure's
+        code = provenance.code_of(known)
         if code is not None and code != stage.code_text(step):
             words.append(_code_words(stage.modules_of(step), code))
     return words or ["settings or code changed; the manifest does not say which"]
@@ -134,7 +134,7 @@ def _params(job: Job) -> list[str]:
 def _code_words(entries: Iterable[str], code: str) -> str:
     then = modules_then(code)
     if then is None:
-        return "code changed; which modules is not known, because the jobs of that time were not run from this folder"
+        return "code changed; which modules is not known, because Snakemake did not run that job in this folder"
     now = package()
     changed: list[str] = []
     for name in reachable(*entries):

@@ -34,6 +34,7 @@ from recollect.settings.errors import UserError
 
 TWO: dict[str, Any] = {"devices": 2, "keep": "last"}
 LONG: dict[str, Any] = {**TWO, "epochs": 6, "updates_per_epoch": 20}
+OF_PROCESSES = ("gymnasium", {"id": "CartPole-v1", "horizon": 6, "processes": True})  # each environment is one
 RARE = {"relabelling": "all", "rare_goals": True, "save_length": 20, "stagger": False, "steps_per_epoch": 20}
 
 
@@ -70,7 +71,14 @@ def nothing_is_torn(folder: Path) -> None:
         verify(path)
 
 
-@pytest.mark.parametrize(("world", "changes"), [(MAZE, {}), pytest.param(GOALS, RARE, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("world", "changes"),
+    [
+        (MAZE, {}),
+        pytest.param(GOALS, RARE, marks=pytest.mark.slow),
+        pytest.param(OF_PROCESSES, {}, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_on_two_devices_is_the_run_on_one_up_to_rounding(
     world: Any, changes: dict[str, Any], tmp_path: Path
 ) -> None:

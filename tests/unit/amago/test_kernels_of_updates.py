@@ -1,4 +1,4 @@
-"""What a forecast takes as the kernels of an update of AMAGO is near the number of operations that the update has."""
+"""What forecasts take as the kernels of an update of AMAGO, its products and its weights is near what these are."""
 
 from __future__ import annotations
 
@@ -6,18 +6,71 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from counted_operations import Operations
 from tiny_amago import SHAPES, random_batch
+from torch.utils.flop_counter import FlopCounterMode
 
-from recollect.amago import amago, amago_multi_task
+from recollect.amago import amago, amago_multi_task, work
 from recollect.amago.amago import Agent, Hyperparameters
+from recollect.amago.batch import Batch
 from recollect.amago.goal_embedders import TokenGoals
+from recollect.amago.network import world_shape
+from recollect.amago.timestep_encoders import StepShape
 from recollect.amago.work import ENDS, LAYER
+from recollect.common.cpu import kernels
+from recollect.settings.resolve import algorithm_module
+from recollect.stages.workload import settings_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # benchmarks is no part of the package
 
 from benchmarks.amago import hyperparameters, shape_of, windows
+
+
+@pytest.mark.usefixtures("in_the_repository")
+@pytest.mark.parametrize(
+    ("env", "method"),
+    [
+        ("amago_dark_key_door", "amago_transformer"),
+        ("amago_dark_key_door", "amago_transformer.fake_filter=true,online_coefficient=0"),
+        ("amago_dark_key_door", "amago_gru"),
+        ("amago_dark_key_door", "amago_ff"),
+        ("amago_dark_key_door", "amago_multi_task"),
+        ("amago_dark_key_door", "amago_multi_task.online_coefficient=1"),
+        ("amago_tmaze_400", "amago_transformer"),
+        ("amago_wind", "amago_transformer"),  # continuous actions
+        ("amago_wind", "amago_transformer.online_coefficient=0"),
+    ],
+)
+def test_products_and_weights_are_counted_as_the_networks_have_them(
+    env: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Critics once for all discounts, as far as they read states alone; a policy's file has none of them."""
+    monkeypatch.setattr(kernels, "_onednn", None)  # whose products are not counted
+    settings, steps = settings_of("paper", env, method), 30
+    hp: Any = settings.method.hyperparameters
+    module = algorithm_module(settings.method.algorithm, where="")
+    agent = module.Agent(hp, world_shape(settings.environment), seed=0, device="cpu")
+    counted = work.parts(settings, steps)
+    assert counted.trained.parameters == pytest.approx(sum(p.numel() for p in agent.network.parameters()), rel=0.08)
+    arrays = agent.network.policy_arrays().values()
+    assert counted.acting.parameters == pytest.approx(sum(array.size for array in arrays), rel=0.08)
+    batch = _random(agent.network.shape.steps, steps)
+    with FlopCounterMode(display=False) as counter:
+        agent.step(batch, 0)
+    assert work.learned(settings, steps) == pytest.approx(counter.get_total_flops() / (steps + 1), rel=0.08)
+
+
+def _random(shape: StepShape, steps: int) -> Batch:
+    """One window of vectors, and of discrete or continuous actions."""
+    rows, draws = (1, steps + 1), np.random.default_rng(0)
+    previous = draws.integers(shape.actions, size=rows).astype(np.int16)
+    if shape.kind == "continuous":
+        previous = draws.uniform(-1, 1, (*rows, shape.actions)).astype(np.float32)
+    seen = draws.random((*rows, shape.vector), np.float32)
+    nothing = np.zeros(rows, bool)
+    return Batch(seen, previous, nothing.astype(np.float32), nothing, np.arange(steps + 1)[None], ~nothing)
 
 
 @pytest.mark.parametrize("module", [amago, amago_multi_task])

@@ -4,35 +4,20 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from odd_clock import ends_the_same
 from tiny_amago import GOALS, settings_of
 
 from recollect.amago import amago
-from recollect.amago.batch import Batch
 from recollect.amago.loop import Trainer
-from recollect.amago.pinned import pinned
 from recollect.common.ahead import in_order
 from recollect.common.contract import Inputs
 
 RARE: dict[str, Any] = {"relabelling": "some", "rare_goals": True, "steps_per_epoch": 14, "updates_per_epoch": 6}
-
-
-def test_windows_of_several_observations_are_pinned_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)  # without a GPU nothing can be
-    seen = {"picture": np.ones((2, 3, 4)), "paid": np.zeros((2, 3, 1))}
-    others = {field.name: np.ones(2) for field in fields(Batch) if field.name != "observation_BTD"}
-    batch: Any = pinned(Batch(observation_BTD=seen, **others))
-    assert batch.observation_BTD["picture"].shape == (2, 3, 4) and all(
-        map(torch.is_tensor, batch.observation_BTD.values())
-    )
-    assert torch.is_tensor(batch.mask_BT)
 
 
 def threads() -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from odd_clock import ends_the_same
 from playing import play
+from pydantic import ValidationError
 from tiny_amago import GOALS, MAZE, ROOM, Stopped, StoppingRun, collector_of, goes_on_to_the_bit, run_in, settings_of
 
 from recollect.amago import amago, amago_multi_task
@@ -25,6 +26,7 @@ from recollect.artifacts.sealed import read_arrays, write_arrays
 from recollect.common.contract import Inputs
 from recollect.common.learning_curve import make_worlds
 from recollect.common.rollout import score_episodes
+from recollect.environments import packaged
 from recollect.settings.errors import UserError
 
 # ---- collecting
@@ -243,6 +245,32 @@ def test_policies_are_kept_every_so_many_epochs_whatever_the_checkpoints(tmp_pat
 def test_a_stopped_run_goes_on_to_the_bit(world: Any, changes: dict[str, Any], module: Any, tmp_path: Path) -> None:
     settings = settings_of(world, module=module, steps_per_epoch=14, **changes)
     goes_on_to_the_bit(module, settings, tmp_path)
+
+
+def test_a_run_that_goes_on_plays_no_evaluation_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its next one is what it would have been."""
+    settings = settings_of(("gymnasium", {"id": "CartPole-v1", "horizon": 30}))
+    trainer = Trainer(Agent, settings, "cpu", run_in(tmp_path))
+    trainer.evaluate()
+    trainer.save()
+    trainer.evaluate()
+    again = Trainer(Agent, settings, "cpu", run_in(tmp_path))
+    steps, step = [], packaged.Plain.step
+    monkeypatch.setattr(packaged.Plain, "step", lambda *given: steps.append(given) or step(*given))
+    again.resume()
+    assert not steps
+    again.evaluate()
+    assert steps and same(again.evaluation_world.get_state(), trainer.evaluation_world.get_state())
+
+
+def test_a_run_that_never_learns_is_refused_or_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ValidationError, match="of 4 epochs none is left to learn in"):
+        settings_of(start_learning_at_epoch=4)
+    amago.train(settings_of(start_collecting_at_epoch=4), Inputs(), run_in(tmp_path / "none"))
+    assert "nothing was learned in 4 epochs" in caplog.text
+    caplog.clear()
+    amago.train(settings_of(start_learning_at_epoch=3), Inputs(), run_in(tmp_path / "last"))
+    assert "nothing was learned" not in caplog.text
 
 
 def test_a_run_goes_on_without_a_damaged_file_of_its_buffer_and_says_so(

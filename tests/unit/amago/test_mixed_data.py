@@ -144,7 +144,9 @@ def test_a_run_learns_from_the_buffer_of_another_without_a_step_of_its_own_and_l
     before = {path: path.read_bytes() for path in buffer.rglob("*") if path.is_file()}
     assert before
     run = run_in(tmp_path / "offline")
-    amago.train(settings_of(mix={"path": str(buffer), "share": 1.0}), Inputs(), run)
+    settings = settings_of(mix={"path": str(buffer), "share": 1.0})
+    amago.train(settings, Inputs(), run)
+    assert Trainer(amago.Agent, settings, "cpu", run_in(tmp_path / "again")).collector.world.num_envs == 1  # of four
     assert {path: path.read_bytes() for path in buffer.rglob("*") if path.is_file()} == before
     assert not list((tmp_path / "offline").rglob("fifo/*.safetensors"))
     table = run.table()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,15 @@ import pytest
 from tiny_amago import collector_of, goes_on_to_the_bit, settings_of
 
 from recollect.amago import amago
+from recollect.amago.amago import Agent
+from recollect.amago.network import world_shape
 from recollect.settings import catalogue
 from recollect.settings.errors import UserError
 from recollect.stages import provenance
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # benchmarks is no part of the package
+
+from benchmarks.gpu.pretend import PretendGpu
 
 OWN_STEP = '''
 """Everything that is seen, through one layer."""
@@ -76,7 +83,7 @@ class TrajectoryEncoder(SequenceModel):
         return state, state
 
     def reset(self, state, mask_B):
-        return state.masked_fill(torch.as_tensor(mask_B)[:, None], 0.0)
+        return state.masked_fill(torch.as_tensor(mask_B, device=state.device)[:, None], 0.0)
 
     def state_arrays(self, state):
         return {"mean": state.detach().numpy()}
@@ -130,6 +137,17 @@ def test_an_own_class_is_part_of_the_agent_and_its_file_of_the_code(
     assert collector.collect(12)
     monkeypatch.setattr(provenance, "method_mapping", lambda *_: {"hyperparameters": CHANGES[name]})
     assert provenance.own_parts("smoke", "env", "method") == [f"{mine.name}.{name}"]
+
+
+def test_acting_on_a_gpu_is_a_graph_of_our_encoders_alone() -> None:
+    """A graph would not see what an encoder of one's own keeps anew at each update, such as statistics."""
+    with PretendGpu():
+        for changes in ({}, CHANGES["one_layer"], CHANGES["fading"]):
+            settings = settings_of(**changes)
+            agent = Agent(settings.method.hyperparameters, world_shape(settings.environment), seed=0, device="cuda")
+            policy = agent.policy()
+            policy.start(np.zeros(2, np.uint64))
+            assert (policy._graph is None) == bool(changes)
 
 
 def test_a_run_with_own_classes_trains_and_a_stopped_one_goes_on_to_the_bit(tmp_path: Path) -> None:

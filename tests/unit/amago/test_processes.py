@@ -19,6 +19,8 @@ from tiny_amago import GOALS, MAZE, collector_of, run_in, settings_of
 from recollect.amago import amago, training
 from recollect.amago import processes as amago_processes
 from recollect.amago.amago import Agent
+from recollect.amago.loop import Trainer
+from recollect.amago.processes import TrainerWithCollectors
 from recollect.amago.trajectory_files import TrajectoryFiles
 from recollect.artifacts import lock, sealed
 from recollect.artifacts.lock import run_lock
@@ -47,6 +49,14 @@ def test_two_processes_keep_step_and_end_cleanly(tmp_path: Path) -> None:
     for path in files:
         verify(path, kind="trajectories")
     assert amago.load_policy(settings, policy.arrays(), Inputs()).arrays().keys() == policy.arrays().keys()
+
+
+def test_a_collector_plays_a_world_whose_environments_are_processes(tmp_path: Path) -> None:
+    world = ("gymnasium", {"id": "CartPole-v1", "horizon": 6, "processes": True})
+    run = run_in(tmp_path)
+    amago.train(settings_of(world, processes=2, actors=2, epochs=1, evaluate_every=100), Inputs(), run)
+    assert rows_of(run.table(), "training_return") == {18: 6.0}
+    assert not amago_processes.running()
 
 
 def test_a_killed_collector_is_noticed_and_tears_no_file(tmp_path: Path) -> None:
@@ -147,6 +157,14 @@ def test_actors_are_shared_as_evenly_as_can_be(actors: int, collectors: int) -> 
     assert [b for part in parts for b in part.actors] == list(range(actors))
     sizes = [len(part.actors) for part in parts]
     assert max(sizes) - min(sizes) <= 1 and min(sizes) >= 1
+
+
+def test_who_leaves_collecting_to_others_makes_one_instance_to_know_the_world_by(tmp_path: Path) -> None:
+    settings = settings_of(GOALS, processes=3, relabelling="some", stagger=False, save_length=20)
+    trainer = TrainerWithCollectors(Agent, settings, "cpu", run_in(tmp_path))
+    alone = Trainer(Agent, settings_of(GOALS), "cpu", run_in(tmp_path / "alone"))
+    assert (trainer.collector.world.num_envs, alone.collector.world.num_envs) == (1, 4)
+    assert trainer.drawing.context == alone.drawing.context and trainer.relabel is not None
 
 
 def test_more_collectors_than_actors_are_refused() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +21,13 @@ from recollect.artifacts.sealed import manifest_path
 from recollect.settings.errors import UserError
 
 
-def trajectory(number: int, steps: int, *, named: bool = False, continuous: bool = False) -> dict[str, np.ndarray]:
+def trajectory(number: int, steps: int, *, continuous: bool = False) -> dict[str, np.ndarray]:
     """One whose columns say of which it is and at which time: observation (number, t), action t - 1, reward number + t/1000."""
     time = np.arange(steps + 1, dtype=np.int32)
     observation = np.stack([np.full(steps + 1, number), time], -1).astype(np.float32)
     action = time.astype(np.int16) - 1
     return {
-        **(
-            {"observation/a": observation, "observation/b": time.astype(np.uint8)}
-            if named
-            else {"observation": observation}
-        ),
+        "observation": observation,
         "previous_action": np.stack([action, action], -1).astype(np.float32) if continuous else action,
         "reward": (number + time / 1000).astype(np.float32),
         "done": time == steps,
@@ -38,7 +36,7 @@ def trajectory(number: int, steps: int, *, named: bool = False, continuous: bool
 
 
 def numbers(batch: Batch) -> list[int]:
-    return batch.observation_BTD[:, 0, 0].astype(int).tolist()  # type: ignore[index]
+    return batch.observation_BTD[:, 0, 0].astype(int).tolist()
 
 
 def check(batch: Batch, lengths: dict[int, int], length: int) -> None:
@@ -50,14 +48,14 @@ def check(batch: Batch, lengths: dict[int, int], length: int) -> None:
         assert batch.mask_BT[b].tolist() == [t < rows for t in range(batch.mask_BT.shape[1])]
         time = start + np.arange(rows)
         assert batch.time_BT[b, :rows].tolist() == time.tolist()
-        assert batch.observation_BTD[b, :rows].tolist() == [[number, t] for t in time]  # type: ignore[call-overload]
+        assert batch.observation_BTD[b, :rows].tolist() == [[number, t] for t in time]
         assert batch.previous_action_BT[b, :rows].tolist() == (time - 1).tolist()
         np.testing.assert_allclose(batch.reward_BT[b, :rows], number + time / 1000, atol=1e-6)
         # The end is flagged on the last row of a finished trajectory, and nowhere else.
         assert batch.done_BT[b].tolist() == [
             t < rows and start + t == lengths[number] for t in range(len(batch.done_BT[b]))
         ]
-        assert not batch.reward_BT[b, rows:].any() and not batch.observation_BTD[b, rows:].any()  # type: ignore[call-overload]
+        assert not batch.reward_BT[b, rows:].any() and not batch.observation_BTD[b, rows:].any()
 
 
 @settings(max_examples=20, deadline=None)
@@ -235,10 +233,10 @@ def test_what_a_kill_left_half_removed_or_half_written_is_swept(tmp_path: Path) 
     assert sorted(path.name for path in (tmp_path / "fifo").iterdir()) == whole
 
 
-def test_named_observations_continuous_actions_and_goals_come_back(tmp_path: Path) -> None:
+def test_continuous_actions_and_goals_come_back(tmp_path: Path) -> None:
     files = TrajectoryFiles(tmp_path, 9)
     goals = np.array([[1.0, 2.0], [np.nan, np.nan]], np.float32)
-    files.add([{**trajectory(i, 6, named=True, continuous=True), "goals": goals + i} for i in range(3)])
+    files.add([{**trajectory(i, 6, continuous=True), "goals": goals + i} for i in range(3)])
     seen: list[Any] = []
 
     def look(whole: Any, draws: np.random.Generator, cut: Cut) -> Any:
@@ -246,10 +244,26 @@ def test_named_observations_continuous_actions_and_goals_come_back(tmp_path: Pat
         return cut_out(whole, cut)
 
     batch = files.sample(8, 4, seed=0, counter=0, relabel=look)
-    assert isinstance(batch.observation_BTD, dict)
-    assert (batch.observation_BTD["b"] == batch.time_BT).all() and batch.previous_action_BT.shape == (8, 5, 2)
-    for whole, shown in zip(seen, batch.observation_BTD["a"][:, 0, 0].tolist(), strict=True):
+    assert batch.previous_action_BT.shape == (8, 5, 2)
+    for whole, shown in zip(seen, numbers(batch), strict=True):
         np.testing.assert_array_equal(whole["goals"], goals + shown)
+
+
+def test_two_buffers_that_are_drawn_from_together_leave_half_of_all_file_descriptors_to_others(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = max(128, 3 * len(os.listdir("/proc/self/fd")))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+        own, others = (TrajectoryFiles(tmp_path / name, UNLIMITED) for name in ("own", "others"))
+        for number in range(limit // 2 + 8):
+            own.add([trajectory(number, 2)])
+            others.add([trajectory(number, 2)])
+        own.beside = (others, 0.5)
+        for counter in range(limit):
+            own.sample(16, 2, seed=0, counter=counter)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert len(own._open) + len(others._open) <= limit // 2
 
 
 def test_a_relabeler_sees_whole_trajectories_and_cuts_the_window(tmp_path: Path) -> None:

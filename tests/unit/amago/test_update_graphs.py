@@ -14,8 +14,8 @@ import torch
 from tiny_amago import GOALS, MAZE, ROOM, SHAPES, SMALL, goes_on_to_the_bit, lively, random_batch, settings_of, small
 
 from recollect.amago import amago, amago_multi_task, update_graphs
+from recollect.amago.drawing import pinned
 from recollect.amago.network import WorldShape
-from recollect.amago.pinned import pinned
 from recollect.amago.share import Share
 from recollect.amago.terms import FURTHER
 from recollect.amago.timestep_encoders import StepShape
@@ -130,6 +130,25 @@ def test_each_shape_of_batches_is_a_graph_up_to_a_bound_and_others_are_updates_a
         assert len(replays) == sum(times - WARM_UP for times in (12, 12, 6)[:most])
 
 
+@pytest.mark.parametrize(
+    ("lengths", "graphs"),
+    [
+        ((6, 7) * 4 + (9,) * 10 + (6,) * 8, 4),  # 9 takes the place of 6, and later 6 that of 7
+        ((6, 7, 9) * 9, 2),  # those that are used stay
+    ],
+)
+def test_as_windows_grow_a_graph_that_is_no_longer_used_makes_room(
+    lengths: tuple[int, ...], graphs: int, gpu: PretendGpu, replays: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(update_graphs, "MOST", 2)
+    monkeypatch.setattr(update_graphs, "OFTEN", 3)
+    expected = updated(agent_of(cuda_graphs=False), gpu, lengths, len(lengths))
+    agent = agent_of()
+    assert_near(updated(agent, gpu, lengths, len(lengths)), expected)
+    assert len(set(replays)) == graphs and len(agent.graphs._updates) == 2
+    assert replays[-1] == next(reversed(agent.graphs._updates.values())).graph
+
+
 def test_an_update_that_cannot_be_captured_is_warned_of_once_and_goes_on(
     gpu: PretendGpu, replays: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -156,6 +175,7 @@ def test_an_update_that_cannot_be_captured_is_warned_of_once_and_goes_on(
         ("images are shifted", IMAGES, {"inputs": {"encoder": "image", "cnn": "gridworld", "augment": True}}),
         ("", IMAGES, {"inputs": {"encoder": "image", "cnn": "gridworld"}}),
         ("", SHAPES["continuous"], {}),
+        ("", SHAPES["discrete"], {"inputs": {**SMALL["inputs"], "augment": True}}),  # there is no image
     ],
 )
 def test_what_asks_the_host_is_no_graph(

@@ -183,6 +183,12 @@ def test_science_counts_and_plumbing_does_not() -> None:
     assert not [name for name in found if name.split(".")[1] in ("radt", "amago", "helm", "sources")]
 
 
+def test_the_script_that_plays_a_world_in_another_process_counts() -> None:
+    for world in ("procgen", "retro"):
+        found = reachable(f"recollect.environments.{world}")
+        assert {f"recollect.environments.{world}_worker", "recollect.environments.procgen_worker"} <= found.keys()
+
+
 def test_figures_count_for_figures_only() -> None:
     assert "recollect.figures.statistics" in reachable("recollect.figures.in_context_curve")
     assert "recollect.figures.statistics" not in reachable("recollect.evaluation.in_context")

@@ -18,11 +18,11 @@ from recollect.artifacts.stopping import STATUS, saves_on_sigterm
 LONG = """
 import time
 from recollect.artifacts import stopping
+from recollect.artifacts.cadence import Cadence
 class Run: pass
-run = Run()
+run, cadence = Run(), Cadence(time.monotonic)
 with stopping.saves_on_sigterm():
-    if {saves}:
-        stopping.can_save(run)
+    {first}
     print(flush=True)
     for _ in range(1000):
         time.sleep(0.01)
@@ -31,9 +31,9 @@ with stopping.saves_on_sigterm():
 """
 
 
-def ended(saves: bool, then: str = "stopping.end()", again: bool = False) -> int:
+def ended(first: str, then: str = "stopping.end()", again: bool = False) -> int:
     """The exit status of a process that got SIGTERM."""
-    words = [sys.executable, "-c", LONG.format(saves=saves, then=then)]
+    words = [sys.executable, "-c", LONG.format(first=first, then=then)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout
     process.stdout.readline()
@@ -45,11 +45,17 @@ def ended(saves: bool, then: str = "stopping.end()", again: bool = False) -> int
 
 
 def test_what_can_save_ends_with_a_status_of_its_own_and_what_cannot_at_once() -> None:
-    assert ended(saves=True) == STATUS == 75
-    assert ended(saves=False) == -signal.SIGTERM
+    saves = "stopping.can_save(run)"
+    assert ended(saves) == STATUS == 75
+    assert ended("pass") == -signal.SIGTERM
     # By two ways at once, as from SLURM and from a parent, is once; whose caller is gone ends without saving.
-    assert ended(saves=True, then="time.sleep(0.5); stopping.end()", again=True) == STATUS
-    assert ended(saves=True, then="stopping.end_at_once()") == -signal.SIGTERM
+    assert ended(saves, then="time.sleep(0.5); stopping.end()", again=True) == STATUS
+    assert ended(saves, then="stopping.end_at_once()") == -signal.SIGTERM
+
+
+def test_only_work_that_has_asked_whether_to_save_is_waited_for() -> None:
+    assert ended("pass") == -signal.SIGTERM, "a method that never saves has a cadence too"
+    assert ended("cadence.due()") == STATUS
 
 
 def test_sigterm_makes_a_save_due_which_is_the_last() -> None:
@@ -67,6 +73,7 @@ def test_sigterm_makes_a_save_due_which_is_the_last() -> None:
 def test_of_several_runs_of_one_process_all_save_before_it_ends(tmp_path: Path) -> None:
     first, second = Cadence(lambda: 0.0), Cadence(lambda: 0.0)
     with saves_on_sigterm(), run_lock(tmp_path / "1"), run_lock(tmp_path / "2"):
+        assert not first.due()
         os.kill(os.getpid(), signal.SIGTERM)
         assert first.due()
         first.saved(0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recollect.artifacts.sealed import write_arrays
+from recollect.common import histories as module
 from recollect.common.histories import Histories
 from recollect.settings.errors import UserError
 
@@ -111,6 +113,7 @@ def put(row, value):
     return change
 
 
+@pytest.mark.parametrize("block", [1, module.BLOCK])
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
@@ -133,10 +136,23 @@ def put(row, value):
         (changed(done=put(1, True)), "episode number does not follow from task and done: row 2 "),
     ],
 )
-def test_histories_that_are_none_are_refused_with_the_row(columns, message):
+def test_histories_that_are_none_are_refused_with_the_row(columns, message, block, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", block)
     with pytest.raises(UserError, match=message) as error:
         Histories(columns, where="file.safetensors").validate(observation_low=0, observation_high=9, actions=5)
     assert "where: file.safetensors" in str(error.value) and "to do: " in str(error.value)
+
+
+def test_a_table_is_checked_in_blocks_that_take_little_memory_beside_it(monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", 1 << 16)
+    columns = history_of([[50] * 4] * 10)
+    columns["observation"] = np.zeros((2000, 1000), np.float32)  # 8 MB
+    histories = Histories(columns)
+    tracemalloc.start()
+    histories.validate(observation_low=0, observation_high=9, actions=5)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 500_000
 
 
 def test_a_file_with_wrong_contents_is_refused_when_it_is_opened(tmp_path):

@@ -1,5 +1,8 @@
 """The index: faiss and the torch reference give the same exact answer, files are stable, and errors say what to do."""
 
+import tracemalloc
+from pathlib import Path
+
 import faiss
 import numpy as np
 import pytest
@@ -98,12 +101,27 @@ def test_a_saved_index_answers_the_same_and_two_builds_give_the_same_bytes(tmp_p
     keys = unit(np.random.default_rng(4), 300, 24)
     index, in_two_parts = filled(keys), filled(keys[:100])
     in_two_parts.add(torch.from_numpy(keys[100:]))
-    assert index.to_bytes().tobytes() == in_two_parts.to_bytes().tobytes()
-    index.save(tmp_path / "keys.faiss")
-    assert (tmp_path / "keys.faiss").read_bytes() == index.to_bytes().tobytes()
+    for name, built in (("keys", index), ("parts", in_two_parts)):
+        built.save(tmp_path / f"{name}.faiss")
+        assert (tmp_path / f"{name}.faiss").read_bytes() == faiss.serialize_index(index._index).tobytes()
     again = FlatIndex.load(tmp_path / "keys.faiss")
     assert len(again) == 300 and torch.equal(again.keys, torch.from_numpy(keys))
     assert torch.equal(again.search(keys[:7], 9)[1], index.search(keys[:7], 9)[1])
+
+
+def test_saving_holds_no_second_copy_of_the_keys(tmp_path):
+    index = filled(unit(np.random.default_rng(4), 4000, 512))  # 8 MB
+    tracemalloc.start()
+    index.save(tmp_path / "keys.faiss")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4e6 and (tmp_path / "keys.faiss").stat().st_size > 8e6
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="it stands for a disk that is full")
+def test_a_full_disk_is_an_error_of_the_operating_system_which_sealing_says():
+    with pytest.raises(OSError, match="No space left"):
+        filled(unit(np.random.default_rng(4), 4000, 512)).save(Path("/dev/full"))
 
 
 def test_adding_after_a_search_is_seen():
@@ -132,7 +150,8 @@ def test_bad_use_is_refused(tmp_path, monkeypatch):
     (tmp_path / "broken.faiss").write_bytes(b"not an index")
     with pytest.raises(UserError, match="not a readable"):
         FlatIndex.load(tmp_path / "broken.faiss")
-    (tmp_path / "short.faiss").write_bytes(filled(keys).to_bytes().tobytes()[:-20])
+    filled(keys).save(tmp_path / "whole.faiss")
+    (tmp_path / "short.faiss").write_bytes((tmp_path / "whole.faiss").read_bytes()[:-20])
     with pytest.raises(UserError, match="not a readable"):
         FlatIndex.load(tmp_path / "short.faiss")
     (tmp_path / "l2.faiss").write_bytes(faiss.serialize_index(faiss.IndexFlatL2(8)).tobytes())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import pytest
@@ -10,6 +12,9 @@ import torch
 from recollect.artifacts.threads import use_threads
 from recollect.common.precision import Precision, autocast, in_bfloat16
 from recollect.common.sequence_models import RecurrentSequence
+from recollect.stages import making
+from recollect.stages.stage import Job, Resources, Stage
+from recollect.stages.table import STAGES
 
 
 @pytest.mark.parametrize(
@@ -59,6 +64,26 @@ def test_a_job_does_without_attention_that_plans_for_each_length() -> None:
     torch.backends.cuda.enable_cudnn_sdp(True)
     use_threads(0)
     assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def test_a_job_that_python_makes_on_a_gpu_computes_as_one_of_the_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def leased(*wanted: object, **more: object) -> Iterator[str]:
+        yield "cuda"
+
+    seen: list[tuple[bool, bool]] = []
+
+    def work(seed: int, *, device: str) -> None:
+        seen.append((torch.backends.cuda.cudnn_sdp_enabled(), torch.backends.cudnn.allow_tf32))
+
+    stage = Stage("look", ("seed",), {}, run=work, asks=Resources((1, 1), (1, 1), gpu=True), made=lambda seed: False)
+    monkeypatch.setitem(STAGES, "look", stage)
+    monkeypatch.setattr(making, "device_lease", leased)
+    monkeypatch.setattr(making, "timed", lambda stage, job, device, work: work())
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    making.make_job(Job("look", "", seed="0"), "cuda")
+    assert seen == [(False, False)]
 
 
 def test_a_job_computes_in_whole_float32_where_nobody_asks_for_tf32(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +80,20 @@ class Walk(gymnasium.Env):
         return np.zeros(1, np.float32), 1.0, self.time == 2 + self.seed_ % 3, self.time == self.cut, info
 
 
+class Count(gymnasium.Env):
+    """Pays the whole number that is done."""
+
+    observation_space = Box(0, 255, (4, 5, 3), np.uint8)
+    action_space = Box(0, 10, (1,), np.int64)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros((4, 5, 3), np.uint8), {}
+
+    def step(self, action):
+        return np.zeros((4, 5, 3), np.uint8), float(action[0]), False, False, {}
+
+
+gymnasium.register("camera_things/Count-v0", Count, max_episode_steps=7)
 gymnasium.register("camera_things/Camera-v0", Camera, max_episode_steps=7)
 gymnasium.register("camera_things/Walk-v0", Walk, max_episode_steps=7)
 gymnasium.register("Unlimited-v0", Camera)
@@ -94,8 +112,15 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     importlib.invalidate_caches()
     yield
     sys.modules.pop("camera_things", None)
-    for name in (CAMERA, "Unlimited-v0"):
+    for name in (CAMERA, "camera_things/Count-v0", "camera_things/Walk-v0", "Unlimited-v0"):
         gymnasium.registry.pop(name, None)
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def make(count: int, mode: AutoresetMode = AutoresetMode.DISABLED, **options: Any) -> Any:
@@ -127,6 +152,7 @@ def test_an_id_is_an_environment_without_a_file(workdir: Path) -> None:
         ({"id": "camera_things/Camra-v0"}, "did you mean 'camera_things/Camera-v0'"),
         ({"id": CAMERA, "arguments": {"end": 3}}, "unexpected keyword argument 'end'"),
         ({"id": "CartPole-v1", "observation": "image"}, "there is no image"),
+        ({"id": "camera_things/Count-v0", "observation": "numbers"}, "there is only an image"),
     ],
 )
 def test_what_cannot_be_made_is_said_with_the_nearest_id(options: dict[str, Any], message: str) -> None:
@@ -156,6 +182,13 @@ def test_an_image_and_numbers_are_kept_apart() -> None:
     assert (alone.reset()[0].reshape(2, -1) == image).all() and not hasattr(alone, "observation_parts")
     bare = make(2, id=CAMERA, observation="numbers")
     assert bare.reset()[0].tolist() == numbers.tolist() and not hasattr(bare, "observation_parts")
+
+
+def test_an_action_of_whole_numbers_is_the_nearest_one() -> None:
+    world = make(1, id="camera_things/Count-v0")
+    world.reset()
+    for action, number in ((-1, 0), (-0.95, 0), (0.08, 5), (0.12, 6), (0.99, 10), (1, 10)):
+        assert world.step(np.array([[action]], np.float32))[1].tolist() == [number]
 
 
 def test_an_end_is_terminated_and_a_limit_is_truncated() -> None:
@@ -208,6 +241,76 @@ def test_processes_play_the_same_and_go_on_from_a_state() -> None:
         there.close()
 
 
+OWNER = """
+import os, signal, sys, time
+import numpy as np
+from recollect.environments import registry
+
+if __name__ == "__main__":
+    options = {"id": "CartPole-v1", "processes": True}
+    tasks = registry.tasks("gymnasium", options, "train") * 2
+    world = registry.make_world("gymnasium", options, tasks, np.arange(2, dtype=np.uint64))
+    world.reset()
+    stopped = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.append(1))
+    print(*(process.pid for process in world.inner.processes), flush=True)
+    while not stopped:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    world.step(np.array([0, 1]))
+    print(int(world.get_state()["timestep"].sum()), flush=True)
+    sys.exit(75)
+"""
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    script = tmp_path / "owner.py"
+    script.write_text(OWNER)
+    process = subprocess.Popen(
+        [sys.executable, script],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_processes_go_on_until_their_job_has_saved_and_end_with_it(
+    owner: subprocess.Popen[str], number: signal.Signals
+) -> None:
+    """What stops a job goes to all its processes, as SIGTERM from SLURM or Ctrl-C from a terminal; a kill goes to it alone."""
+    assert owner.stdout is not None
+    pids = [int(pid) for pid in owner.stdout.readline().split()]
+    assert len(pids) == 2 and all(map(lives, pids))
+    if number is signal.SIGKILL:
+        owner.kill()
+    else:
+        os.killpg(owner.pid, number)
+        assert owner.stdout.readline().strip() == "2" and owner.wait(timeout=60) == 75
+    end = time.monotonic() + 30
+    while any(map(lives, pids)):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_process_that_dies_is_reported_and_the_others_end() -> None:
+    world = make(2, id="CartPole-v1", processes=True)
+    world.reset()
+    pids = [process.pid for process in world.inner.processes]
+    os.kill(pids[1], signal.SIGKILL)
+    with pytest.raises(UserError, match="a process that plays an environment has ended"):
+        for _ in range(3):
+            world.step(np.array([0, 1]))
+    world.close()
+    assert not any(map(lives, pids))
+
+
 WALK: dict[str, Any] = {"id": "camera_things/Walk-v0", "metrics": ["steps gone"]}
 
 
@@ -237,24 +340,34 @@ def test_success_and_further_numbers_of_info_are_kept_where_episodes_end(process
     world.close()
 
 
-def test_a_metric_that_is_not_told_is_nan() -> None:
-    """One is told nowhere, one by the action 1. What a later episode tells is no number of the first."""
-    world = make(2, **WALK | {"metrics": ["told", "nonsense"], "arguments": {"cut": 1}})
+def test_a_metric_that_an_episode_does_not_tell_is_nan() -> None:
+    """It is told by the action 1. What a later episode tells is no number of the first."""
+    world = make(2, **WALK | {"metrics": ["told"], "arguments": {"cut": 1}})
     world.reset()
     nan = np.nan
-    for actions, told_B, first_told_B in (
-        ([0, 0], [nan, nan], [nan, nan]),
-        ([1, 0], [1, nan], [nan, nan]),
-        ([0, 1], [nan, 1], [nan, nan]),
-    ):
+    for actions, told_B in (([1, 0], [1, nan]), ([0, 1], [nan, 1]), ([0, 0], [nan, nan])):
         world.step(np.array(actions))
-        np.testing.assert_array_equal(world.latest_BM.T, [told_B, [nan, nan]])
-        np.testing.assert_array_equal(world.first_BM.T, [first_told_B, [nan, nan]])
+        np.testing.assert_array_equal(world.latest_BM.T, [told_B])
+        np.testing.assert_array_equal(world.first_BM.T, [[1, nan]])
         for one in ([True, False], [False, True]):
             world.reset(options={"reset_mask": np.array(one)})
     world.reset()  # all begin anew
     world.step(np.array([0, 1]))
-    np.testing.assert_array_equal(world.first_BM.T, [[nan, 1], [nan, nan]])
+    np.testing.assert_array_equal(world.first_BM.T, [[nan, 1]])
+
+
+def test_a_metric_that_no_environment_tells_is_refused_with_the_nearest_that_one_tells() -> None:
+    """At the first end that is an environment's own: of an episode that the horizon cuts, it need not know that it ended."""
+    for metrics in (["steps gon"], ["steps gone", "steps gon"]):
+        world = make(1, **WALK | {"metrics": metrics, "horizon": 2, "arguments": {"cut": 2}})
+        world.reset()
+        world.step(np.zeros(1, np.int64))
+        with pytest.raises(UserError, match="its info has no 'steps gon'") as refused:
+            world.step(np.zeros(1, np.int64))
+        assert refused.value.do.startswith("did you mean 'steps gone'?")
+    cut = make(1, **WALK | {"metrics": ["steps gon"], "horizon": 1})
+    cut.reset()
+    assert cut.step(np.zeros(1, np.int64))[3].tolist() == [True]
 
 
 def test_a_word_is_no_metric() -> None:

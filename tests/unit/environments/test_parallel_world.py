@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
 
 from recollect.artifacts import threads
 from recollect.environments import parallel, registry
@@ -52,7 +51,7 @@ def nobody_stays() -> Iterator[None]:
     parallel._pools.clear()
 
 
-def both(name: str, mode: AutoresetMode = AutoresetMode.DISABLED) -> tuple[World, World]:
+def both(name: str) -> tuple[World, World]:
     """The same world, in this process and in two others."""
     env, further = WORLDS[name]
     settings = environment_settings("paper", env)
@@ -61,8 +60,8 @@ def both(name: str, mode: AutoresetMode = AutoresetMode.DISABLED) -> tuple[World
     tasks = [listed[b % len(listed)] for b in range(B)]
     seeds = np.arange(B, dtype=np.uint64) + 3
     return (
-        registry.make_world(world, options, tasks, seeds, mode),
-        ParallelWorld(world, options, tasks, seeds, mode, processes=2),
+        registry.make_world(world, options, tasks, seeds),
+        ParallelWorld(world, options, tasks, seeds, processes=2),
     )
 
 
@@ -143,15 +142,6 @@ def test_a_method_of_a_world_is_never_taken_for_what_it_says_of_itself() -> None
         together.__getattr__("get_state")
 
 
-def test_ended_instances_begin_anew_within_a_step() -> None:
-    alone, together = both("dark_room", AutoresetMode.SAME_STEP)
-    assert_same(together.reset(seed=8), alone.reset(seed=8))
-    for step in range(9):
-        actions_B = sampled(alone, step)
-        assert_same(together.step(actions_B), alone.step(actions_B))
-    np.testing.assert_array_equal(together.optimal_return(), alone.optimal_return())
-
-
 def test_what_a_world_refuses_is_refused_in_its_words() -> None:
     _, world = both("dark_room")
     with pytest.raises(UserError, match="have ended or were never reset") as error:
@@ -172,7 +162,7 @@ def test_what_a_world_refuses_is_refused_in_its_words() -> None:
     world.step(np.zeros(B, np.int64))  # it lives on
     with pytest.raises(UserError, match="width"):
         tasks = registry.tasks("dark_room", {}, "train")[:2]
-        ParallelWorld("dark_room", {"width": -1}, tasks, np.arange(2, dtype=np.uint64), AutoresetMode.DISABLED, 2)
+        ParallelWorld("dark_room", {"width": -1}, tasks, np.arange(2, dtype=np.uint64), 2)
 
 
 def test_slow_worlds_are_dealt_out_where_a_job_has_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,9 +250,8 @@ OWNER = textwrap.dedent("""
     import os, signal, sys, time
     import numpy as np
     from recollect.environments import parallel, registry
-    from gymnasium.vector import AutoresetMode
     tasks = registry.tasks("dark_room", {}, "train")[:4]
-    world = parallel.ParallelWorld("dark_room", {}, tasks, np.arange(4, dtype=np.uint64), AutoresetMode.DISABLED, 2)
+    world = parallel.ParallelWorld("dark_room", {}, tasks, np.arange(4, dtype=np.uint64), 2)
     world.reset()
     stopped = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))

@@ -6,13 +6,14 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from recollect.environments import registry, retro_worker
+from recollect.environments import registry, retro, retro_worker
 from recollect.environments.base import World
 from recollect.environments.worker import Worker
 from recollect.settings.errors import UserError
@@ -61,6 +62,24 @@ def make(count: int, mode: AutoresetMode = AutoresetMode.DISABLED, **options: An
     options = {"game": GAME, "frame_skip": 4, "border": False, "horizon": 1000, **options}
     listed = registry.tasks("retro", options, "train") * count
     return registry.make_world("retro", options, listed, np.arange(count, dtype=np.uint64), mode)
+
+
+def test_a_game_that_the_worker_would_not_find_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package lists games of four integrations, and plays those of one unless it is told otherwise."""
+
+    def listed(*inttype: Any) -> list[str]:
+        return [GAME, "Own-Nes"] if inttype else [GAME]
+
+    data = SimpleNamespace(
+        list_games=listed,
+        get_romfile_path=lambda *_: "rom",
+        list_states=lambda *_: [],
+        Integrations=SimpleNamespace(ALL=15),
+    )
+    monkeypatch.setitem(sys.modules, "stable_retro", SimpleNamespace(data=data))
+    retro.check_game(GAME)
+    with pytest.raises(UserError, match="there is no game 'Own-Nes'"):
+        retro.check_game("Own-Nes")
 
 
 @with_retro

@@ -36,6 +36,24 @@ time.sleep(600)
 """
 
 
+STOPPED = f"""
+import signal, sys, time
+from pathlib import Path
+from recollect.environments.worker import Worker
+started = Worker("procgen", Path(sys.executable), Path({str(SCRIPT)!r}), {FIELDS!r}, {{}})
+started.ask("begin", which={GAMES!r})
+stopped = []
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda *_: stopped.append(1))
+print(started.pid, flush=True)
+while not stopped:
+    time.sleep(0.05)
+time.sleep(0.5)
+started.ask("step")
+print(sum(started.ask("get_state")[0]["sizes"]) > 1000, flush=True)
+"""
+
+
 def start(**options: Any) -> Worker:
     return Worker("procgen", Path(sys.executable), SCRIPT, FIELDS, {}, **options)
 
@@ -181,6 +199,30 @@ def test_a_killed_parent_leaves_no_worker_even_where_a_child_holds_its_connectio
     parent.kill()
     parent.wait()
     assert gone_within(pid, 10)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_that_is_told_to_stop_can_still_save_its_games(number: int) -> None:
+    """What stops a job goes to all its processes, as SIGTERM from SLURM or Ctrl-C from a terminal."""
+    job = subprocess.Popen([sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert job.stdout is not None
+    pid = int(job.stdout.readline())
+    os.killpg(job.pid, number)
+    assert job.stdout.readline().strip() == "True" and job.wait(timeout=60) == 0
+    assert gone_within(pid, 10)
+
+
+def test_a_worker_that_is_told_to_stop_while_it_begins_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Told(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self.send_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", Told)
+    playing = start()
+    playing.ask("begin", which=GAMES)
+    assert play(playing, [4, 0])[2] == [5 * 37 % 256, 8 * 37 % 256]
+    assert not {signal.SIGINT, signal.SIGTERM} & signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def test_a_forked_copy_of_the_parent_does_not_end_the_worker() -> None:

@@ -224,6 +224,32 @@ def test_each_row_plays_the_same_episode_however_many_are_played_at_once() -> No
             assert np.array_equal(trace.played.arrays()[name], column), name
 
 
+class Telling(Dice):
+    """Counts how often it is asked of itself."""
+
+    asked = 0
+
+    def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        self.asked += 1
+        return {"row": rows_N}
+
+    def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        return {}
+
+
+def test_rounds_that_no_traced_row_plays_in_are_not_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "EPISODES", 2)
+    environment = EnvironmentSettings(
+        name="maze",
+        world="tmaze",
+        options={"variant": "passive", "length": LENGTH},
+        evaluation=EvaluationSettings(protocol="episodic", episodes=7),
+    )
+    policy = Telling(3)
+    trace = tracing.trace(policy, environment, about={}, split="eval", tasks=[0], seed=2)
+    assert policy.asked == LENGTH + 1 and len(trace.played) == 2 * policy.asked
+
+
 def test_no_row_is_played_alone_where_there_are_others() -> None:
     """All rows in order, and the rounds of before, unless the last one had a single row."""
     for count in range(2, 40):

@@ -22,8 +22,8 @@ FIGURES = [name for name in names("figures") if name.startswith("amago_")]
 #: Published points of each figure; those without are examples of the code, or show what is ours.
 PUBLISHED = {
     "amago_2_meta_world": 4, "amago_ablations": 10, "amago_crafter": 20, "amago_dark_key_door_curves": 4,
-    "amago_maze_runner": 10, "amago_meta_world": 15, "amago_popgym": 2, "amago_popgym_curves": 39, "amago_popgym_tasks": 39,
-    "amago_recall": 5, "amago_tmaze": 3, "amago_wind": 2,
+    "amago_instructions": 2, "amago_maze_runner": 10, "amago_meta_world": 15, "amago_popgym": 2, "amago_popgym_curves": 39,
+    "amago_popgym_tasks": 39, "amago_recall": 5, "amago_tmaze": 3, "amago_wind": 2,
 }  # fmt: skip
 LARGE = {"amago_popgym", "amago_popgym_curves", "amago_popgym_tasks"}
 END = 16_000_000

@@ -15,6 +15,8 @@ from recollect.common.traces import Trace
 from recollect.figures import curve_panels, history_attention, length_aggregation, statistics, style
 from recollect.figures.spec import FigureSpec, figure_spec
 from recollect.settings.errors import UserError
+from recollect.settings.resolve import figure_settings, names
+from recollect.stages.figure import spec_of
 
 SEEDS = (0, 1, 2, 3, 4)
 
@@ -147,9 +149,38 @@ def test_a_run_that_stopped_early_is_not_drawn_but_named() -> None:
         curve_panels.draw(curve_scores(whole), curve_spec())
 
 
-def test_an_option_about_another_environment_is_refused() -> None:
-    with pytest.raises(UserError, match="no environment 'walk_7'"):
-        curve_panels.draw(curve_scores(), curve_spec(options={"lines": {"walk_7": 3.0}}))
+def test_an_option_about_an_environment_that_is_not_drawn_counts_for_nothing() -> None:
+    others = {"ends": {"walk_5": 1000, "walk_7": 7}, "lines": {"walk_7": 3.0}, "line_label": "published"}
+    for kind, options in (
+        (curve_panels, others),
+        (length_aggregation, {"ends": others["ends"], "lengths": {"walk_7": 7}, "points": None}),
+    ):
+        spec = curve_spec(kind=kind.__name__.rpartition(".")[2], environments=["walk_5"], options=options)
+        table = kind.draw(curve_scores(), spec).table
+        assert set(table["method"]) == {"td3_gpt", "td3_lstm"} and table["x"].max() == 1000
+
+
+OF_LENGTHS = [name for name in names("figures") if figure_settings("paper", name).kind == "length_aggregation"]
+
+
+@pytest.mark.parametrize("place", [0, -1])
+@pytest.mark.parametrize("name", OF_LENGTHS)
+def test_a_figure_that_is_narrowed_to_one_environment_is_drawn(name: str, place: int) -> None:
+    spec = spec_of("paper", name)
+    env, method = spec.environments[place], spec.methods[0]
+    options = {**spec.options, "resamples": 100}
+    spec = spec.model_copy(update={"environments": (env,), "methods": (method,), "seeds": (1, 2), "options": options})
+    frames = []
+    for seed in spec.seeds:
+        known = {"env": env, "method": method, "seed": seed, "split": "learning", "task": 0, "episode": 0}
+        metric = spec.options.get("metric", "return")
+        steps = np.arange(1, 11) * 10_000_000
+        frames.append(scores_frame(**known, step=steps, metric=metric, value=np.linspace(0, 1, 10)))
+    drawn = length_aggregation.draw(concat_scores(frames), spec)
+    of_finals, of_curve = drawn.table["panel"].unique()
+    assert of_finals.startswith("aggregation") and of_curve == env
+    summed_up = any(note.startswith("Interquartile mean of the final values") for note in drawn.notes)
+    assert summed_up == (of_finals == "aggregation" and spec.options.get("summary", True))
 
 
 def test_variants_keep_the_colour_of_their_family_and_all_look_different() -> None:

@@ -218,12 +218,10 @@ def test_points_beyond_some_runs_count_fewer_seeds_but_do_not_change_the_small_p
     assert any("3 to 4 seeds" in text.get_text() for text in drawn.figure.texts)
 
 
-@pytest.mark.parametrize("x_scale", ["categorical", "log", "linear"])
-def test_length_aggregation_alone(x_scale: str) -> None:
-    options = {"lengths": TMAZE, "curves": False, "x_scale": x_scale, "resamples": 100, "ends": {"tmaze_50": 400}}
-    drawn = draw(tmaze_scores(), length_spec(options=options))
-    assert set(drawn.table["panel"]) == {"aggregation"}
-    assert [label.get_text() for label in drawn.figure.axes[0].get_xticklabels()] == ["10", "50", "250"]
+def test_lengths_stand_equally_far_apart() -> None:
+    axes = draw(tmaze_scores(), length_spec()).figure.axes[0]
+    assert axes.get_xticks().tolist() == [0, 1, 2] and axes.get_xlim() == (-0.5, 2.5)
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["10", "50", "250"]
 
 
 # -------------------------------------------------------------------------------------------------- how it looks
@@ -325,9 +323,8 @@ def test_lines_apart_and_lines_that_cross_have_no_rims() -> None:
         assert [line for line in drawn.figure.axes[0].lines if line.get_gid() == RIM] == []
 
 
-@pytest.mark.parametrize("x_scale", ["categorical", "log", "linear"])
-def test_points_of_methods_that_score_the_same_stand_side_by_side(x_scale: str) -> None:
-    options = {"lengths": TMAZE, "curves": False, "x_scale": x_scale, "resamples": 100, "window": 1}
+def test_points_of_methods_that_score_the_same_stand_side_by_side() -> None:
+    options = {"lengths": TMAZE, "resamples": 100, "window": 1}
     axes = draw(alike_scores(), length_spec(options=options)).figure.axes[0]
     first, second = (line.get_transform().transform(line.get_xydata()) for line in marks_of(axes))
     assert (first[:, 1] == second[:, 1]).all()
@@ -468,15 +465,25 @@ def test_what_is_missing_is_named() -> None:
     hole = scores.drop(scores.index[(scores["step"] == 1000) & (scores["task"] == 3) & (scores["seed"] == 2)][4])
     assert "1 of 90 scores of radt on dark_room are missing; first: seed 2, task 3" in error_of(hole, in_context_spec())
     assert "no scores with metric 'succes'" in error_of(scores, in_context_spec(options={"metric": "succes"}))
-    assert "no evaluation at training step 7" in error_of(scores, in_context_spec(options={"step": 7}))
 
 
 def test_scores_that_cannot_be_compared_are_refused() -> None:
     scores = in_context_scores()
     uneven = scores[~((scores["seed"] == 1) & (scores["method"] == "ad") & (scores["step"] == 1000))]
     assert "end at different steps: seed 0 at 1000, seed 1 at 0" in error_of(uneven, in_context_spec())
+    scores.loc[(scores["seed"] == 1) & (scores["method"] == "ad") & (scores["step"] == 1000), "step"] = 899
+    assert "seed 0 at 1000, seed 1 at 899" in error_of(scores, in_context_spec())
+    scores = in_context_scores()
     other = scores[~((scores["method"] == "ad") & (scores["task"] == 4))]
     assert "radt was evaluated on 5 tasks and ad on 4" in error_of(other, in_context_spec())
+
+
+@pytest.mark.parametrize("kind", ["in_context_curve", "bars", "score_rows", "result_table"])
+def test_seeds_that_end_a_little_apart_are_each_drawn_at_their_own_end(kind: str) -> None:
+    scores, figure = in_context_scores(), in_context_spec(kind=kind, options={}, references=[])
+    wanted = draw(scores, figure).table
+    scores.loc[(scores["seed"] == 1) & (scores["step"] == 1000), "step"] = 950
+    pd.testing.assert_frame_equal(draw(scores, figure).table, wanted)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

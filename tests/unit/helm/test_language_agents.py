@@ -16,6 +16,7 @@ from recollect.common.contract import Inputs, Traced
 from recollect.environments.registry import tasks as tasks_of
 from recollect.evaluation import rollouts
 from recollect.evaluation.episodic import evaluate, play_split
+from recollect.figures.input_distances import distances
 from recollect.helm import helm, helmv2, shelm
 from recollect.helm.language import language_memory as memories
 from recollect.helm.on_policy import OnPolicyTrainer
@@ -106,7 +107,7 @@ def test_features_as_wide_as_the_embeddings_are_not_mixed_up(inputs: Inputs) -> 
     model, images = RandomModel(32, 0, "cpu"), images_of()
     same = helmv2.FeatureReader(model, E, "batch", seed=0, frames=9)
     assert same.matrix_WD is None
-    torch.testing.assert_close(same.features(images), model.images(torch.from_numpy(images)))
+    torch.testing.assert_close(same.cache(images), model.images(torch.from_numpy(images)))
     wider = helmv2.FeatureReader(model, E[:, :20], "batch", seed=0, frames=9)
     assert wider(images, learn=False).shape == (5, 1, 20)
 
@@ -118,10 +119,8 @@ def test_a_helmv2_policy_plays_alone_with_the_statistics_of_its_training(inputs:
         seen: list[np.ndarray] = []
         reader = trainer.agent.history.reader
         before = reader.all.count
-        features = reader.features.function
-        reader.features.function = lambda images, features=features, seen=seen: (seen.append(images), features(images))[
-            1
-        ]  # type: ignore[attr-defined, misc]
+        features = reader.cache.function
+        reader.cache.function = lambda images, features=features, seen=seen: (seen.append(images), features(images))[1]
         arrays = trainer.train(run_in(tmp_path / statistics))
         policy = helmv2.load_policy(settings, arrays, inputs)
         own = policy.agent.history.reader.rescaling  # type: ignore[union-attr]
@@ -212,8 +211,8 @@ def test_shelm_reads_the_words_most_like_an_image_best_first(inputs: Inputs) -> 
     trainer = trainer_of("shelm", inputs)
     reader, memory = trainer.agent.history.reader, trainer.agent.history.memory
     images = images_of()
-    vocabulary = reader.retrieval.vocabulary
-    cosines = torch.nn.functional.normalize(reader.retrieval.model.images(torch.from_numpy(images)), dim=1)
+    vocabulary = reader.vocabulary
+    cosines = torch.nn.functional.normalize(reader.model.images(torch.from_numpy(images)), dim=1)
     ranked = (cosines @ vocabulary.embeddings_VW.T).sort(1, descending=True)
     x = reader(images)
     assert x.shape == (5, 2, memory.width)
@@ -345,13 +344,25 @@ def test_a_policy_is_loaded_scored_and_traced(method: str, inputs: Inputs, tmp_p
     assert (facts["tokens"].shape == facts["token_scores"].shape == words) if words else "tokens" not in facts
     history, maps = policy.agent.history, policy.maps(np.array([0, 3]))
     read = 2 if method == "shelm" else 1
-    np.testing.assert_allclose(maps["inputs"], history.reader(images_of(), learn=False)[[0, 3]], atol=2e-2)  # type: ignore[union-attr, attr-defined]
+    np.testing.assert_array_equal(maps["inputs"], history.reader(images_of(), learn=False)[[0, 3]])  # type: ignore[union-attr, attr-defined]
     assert maps["history_attention"].shape == (2, 2, 6 // read)
     seen = maps["history_attention"].astype(float).sum(2)  # the rest is on what stands in front of the window
     assert (seen > 0.1).all() and (seen < 1.005).all() and not maps["history_attention"][:, :, :-1].any()
     if words:
         names = history.memory.vocabulary  # type: ignore[union-attr, attr-defined]
         assert policy.words([41, 7]) == [names[41], names[7]]
+
+
+def test_distances_of_traced_inputs_are_those_of_what_was_read_at_small_beta(inputs: Inputs) -> None:
+    """There all images become nearly the mean word, and little tells apart those that differ in a few pixels."""
+    history: Any = trainer_of("helm", inputs, beta=1.0).agent.history
+    images = np.repeat(images_of(count=1), 5, 0)
+    for n, image in enumerate(images):
+        image[:, :n] = 0
+    history.start(5)
+    history.read(images)
+    traced = distances(history.maps(np.arange(5))["inputs"])
+    np.testing.assert_allclose(traced, distances(history.reader(images).numpy()), rtol=1e-4)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -351,7 +351,7 @@ def test_minibatches_that_are_filled_up_are_those_without_filling(actors: int) -
         for minibatch, (rows, *said) in zip(filled, expected, strict=True):
             there = minibatch.there.flatten()
             assert minibatch.moment.flatten()[there].tolist() == rows.tolist()
-            for found, one in zip(agent.judged(images, moments, minibatch), said, strict=True):
+            for found, one in zip(agent.of_minibatch(images, moments, minibatch), said, strict=True):
                 np.testing.assert_allclose(found[there], one, atol=1e-6)
             shapes.add(tuple(minibatch.moment.shape))
     assert shapes <= {(length, trainer.hp.sequences) for length in (2, 3, 6, 11)}

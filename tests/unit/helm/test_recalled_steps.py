@@ -26,9 +26,17 @@ def play(tokens: int, seed: int = 0):
         yield torch.from_numpy(draw.random(ROWS) < 0.15), table[torch.from_numpy(draw.integers(0, 3, (ROWS, tokens)))]
 
 
+def taken_by(recalled: RecalledSteps) -> list[int]:
+    """The rows whose steps go through the network from now on."""
+    taken, take = [], recalled._taken
+    recalled._taken = lambda x_BKD, rows: (taken.extend(rows), take(x_BKD, rows))[1]
+    return taken
+
+
 @pytest.mark.parametrize(("layers", "length", "tokens"), [(1, 4, 1), (2, 3, 1), (1, 6, 3), (2, 5, 2), (2, 2, 3)])
 def test_a_recalled_step_equals_the_step(layers, length, tokens):
     plain, recalled = pair(layers, length, tokens)
+    taken = taken_by(recalled)
     for mask_B, x_BKD in play(tokens):
         plain.reset(mask_B)
         recalled.reset(mask_B)
@@ -36,7 +44,7 @@ def test_a_recalled_step_equals_the_step(layers, length, tokens):
         torch.testing.assert_close(recalled.attention(), plain.attention(), rtol=1e-5, atol=1e-6)
         # What is remembered is the same, so whatever is read next is.
         torch.testing.assert_close(recalled.ring.arrays(), plain.arrays(), rtol=1e-5, atol=1e-6)
-    assert recalled.cache.hits > 50
+    assert len(taken) < ROWS * STEPS - 50
 
 
 def test_tokens_of_a_step_may_be_fewer():
@@ -68,12 +76,13 @@ def test_a_step_goes_on_bit_exactly_from_arrays():
         whole.step(x_BKD)
     _, again = pair(2, 4, 2)
     again.load({name: np.asarray(value) for name, value in whole.arrays().items()})
+    taken = [taken_by(whole), taken_by(again)]
     for mask_B, x_BKD in moves[30:]:
         whole.reset(mask_B)
         again.reset(mask_B)
         assert torch.equal(whole.step(x_BKD), again.step(x_BKD))
         assert torch.equal(whole.attention(), again.attention())
-    assert again.cache.misses < whole.cache.misses
+    assert taken[0] == taken[1] and len(taken[0]) < ROWS * 30
 
 
 def test_long_memories_are_read_as_they_are():

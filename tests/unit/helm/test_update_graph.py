@@ -75,7 +75,7 @@ def trainer_of(method: str = "ppo_cnn", device: str = "cuda", *, graphs: bool = 
     trainer: OnPolicyTrainer = MODULES[method].make_trainer(settings_of(method, **chosen), Inputs(device=device))
     if not graphs:
         trainer.graph = trainer.optimiser.rate = None
-        trainer.agent._judge.graphed = False
+        trainer.agent.acting_graph.graphed = False
     return trainer
 
 
@@ -230,7 +230,7 @@ def test_updates_that_ask_the_device_are_no_graphs(method: str, changes: dict[st
 def test_on_a_cpu_there_are_no_graphs_and_the_step_size_is_a_number() -> None:
     trainer = trainer_of(device="cpu")
     rolled(trainer, 1)
-    assert trainer.graph is None and trainer.optimiser.rate is None and not trainer.agent._judge.steps
+    assert trainer.graph is None and trainer.optimiser.rate is None and not trainer.agent.acting_graph.steps
 
 
 # ---- acting
@@ -264,9 +264,9 @@ def test_acting_as_a_graph_is_acting_without_also_with_newer_weights(
         for rows in (4, 2):
             for found, expected in zip(acted(trainer.agent, range(5), rows), acted(plain, range(5), rows), strict=True):
                 np.testing.assert_allclose(found, expected, atol=1e-6)
-    graphs = graphs_of(trainer.agent._judge)
+    graphs = graphs_of(trainer.agent.acting_graph)
     assert len(graphs) == 2 and graphs <= set(replays)
-    assert plain._judge.steps == {}
+    assert plain.acting_graph.steps == {}
 
 
 @pytest.mark.parametrize(("method", "copies"), [("ppo_cnn", 2), ("ppo_lstm", 6)])
@@ -288,7 +288,7 @@ def test_few_numbers_of_rows_become_graphs(gpu: PretendGpu) -> None:
     for rows in range(1, graphs_by_shape.MOST + 3):
         for found, expected in zip(acted(agent, range(3), rows), acted(plain, range(3), rows), strict=True):
             np.testing.assert_allclose(found, expected, atol=1e-6)
-    assert len(agent._judge.steps) == graphs_by_shape.MOST
+    assert len(agent.acting_graph.steps) == graphs_by_shape.MOST
 
 
 def test_where_acting_cannot_be_captured_it_goes_on_with_one_warning(
@@ -333,7 +333,7 @@ def test_on_a_gpu_a_run_of_graphs_is_the_run_without(method: str, real_gpu: None
     trainer.agent.network.load_state_dict(plain.agent.network.state_dict())
     for found, expected in zip(acted(trainer.agent, range(6)), acted(plain.agent, range(6)), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert failed(trainer.agent._judge) == {False}
+    assert failed(trainer.agent.acting_graph) == {False}
 
 
 @pytest.mark.gpu
@@ -355,4 +355,4 @@ def test_on_a_gpu_a_capture_that_breaks_spoils_no_update(real_gpu: None) -> None
     assert failed(trainer.graph.minibatch) == {True}
     assert_near(numbers(trainer), numbers(plain), 1e-4)
     acted(trainer.agent, range(6))
-    assert failed(trainer.agent._judge) == {False}
+    assert failed(trainer.agent.acting_graph) == {False}

@@ -229,7 +229,7 @@ def test_several_actors_keep_the_updates_per_step_and_share_one_exploration_sche
     explore = trainer.learner.explore
     trainer.learner.explore = lambda q, c, draws: (counts.append(c), explore(q, c, draws))[1]  # type: ignore[method-assign, func-returns-value]
     trainer.train(run_in(tmp_path))
-    assert trainer.at.episodes == 24 and trainer.replay.episodes == 24
+    assert trainer.at.episodes == 24 and len(trainer.replay.arrays()["length"]) == 24
     assert trainer.at.updates == trainer.planned_updates
     assert abs(trainer.at.updates - 0.25 * trainer.at.env_steps) <= 1 + 20 / actors
     full = 20 // actors * 5
@@ -349,7 +349,7 @@ def test_checkpoints_are_made_on_the_way_and_used(tmp_path: Path) -> None:
     assert found is not None and found.step % 5 == 0
     trainer = make_trainer(settings_of(hp))
     trainer.load(found.arrays, found.state)
-    assert trainer.at.updates == found.step and trainer.replay.episodes == trainer.at.episodes
+    assert trainer.at.updates == found.step and len(found.arrays["replay/length"]) == trainer.at.episodes
 
 
 # ---- the policy file and learning

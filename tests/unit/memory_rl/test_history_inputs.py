@@ -120,6 +120,13 @@ def test_a_window_of_no_transitions_is_refused_and_minus_one_is_the_whole_episod
     assert windows == [HORIZON, 1, 4, HORIZON]
 
 
+def test_an_agent_that_would_see_nothing_is_refused() -> None:
+    blind = {"observation_embedding": 0, "action_embedding": 0}
+    with pytest.raises(UserError, match="an agent must see something"):
+        validated(Hyperparameters, blind, where="test")
+    assert Hyperparameters.model_validate({**blind, "reward_embedding": 4}).reward_embedding == 4
+
+
 # ------------------------------------------------------------------------------------------------------------ attention
 
 

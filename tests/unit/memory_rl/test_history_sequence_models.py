@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from recollect.common.distinct_images import distinct_rows
 from recollect.common.feedforward import ImageEmbedder, TokenEmbedder
 from recollect.common.sequence_models import RecurrentSequence
 from recollect.memory_rl.heads import POLICY_HEAD_RANGE, Head
 from recollect.memory_rl.sequence import HistoryEncoder, SequenceSettings, make_sequence_model
+from recollect.memory_rl.stacked import stacked
 from recollect.settings.errors import UserError
 
 KINDS = ["gpt", "lstm", "gru", "rnn", "ff"]
@@ -175,6 +177,27 @@ def test_images_are_divided_by_255_and_embedded_per_token() -> None:
         torch.relu(embedder.second(torch.relu(embedder.first(images[1, 2].view(1, 3, 5, 5) / 255.0)))).flatten(1)
     )
     torch.testing.assert_close(out[1, 2], alone[0])
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_images_are_compared_as_bytes_alone_and_in_an_ensemble(members: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def embedder(seed: int) -> TokenEmbedder:
+        draws = torch.Generator().manual_seed(seed)
+        widths = {"action_embedding": 0, "reward_embedding": 0, "observation_embedding": 8}
+        return TokenEmbedder(4, 75, **widths, image_shape=(3, 5, 5), generator=draws)
+
+    compared: list[torch.dtype] = []
+    monkeypatch.setattr(
+        "recollect.common.feedforward.distinct_rows", lambda rows: (compared.append(rows.dtype), distinct_rows(rows))[1]
+    )
+    draws = torch.Generator().manual_seed(9)
+    images = torch.randint(0, 256, (20, 75), generator=draws).to(torch.uint8)
+    observation = images[torch.randint(0, 20, (members * 16, 10), generator=draws)]
+    action, reward = torch.zeros(members * 16, 10, dtype=torch.int64), torch.zeros(members * 16, 10)
+    tokens = stacked([embedder(seed) for seed in range(members)])(action, reward, observation)
+    assert compared == [torch.uint8] * members
+    alone = [embedder(seed)(action[:16], reward[:16], part) for seed, part in enumerate(observation.chunk(members))]
+    assert torch.equal(tokens, torch.cat(alone))
 
 
 # ---- parameter counts of the paper's code (specification, section 3)

@@ -60,7 +60,7 @@ def test_windows_stay_inside_the_episodes_that_a_plain_list_would_hold(
         stored += list(zip(ids, lengths, strict=True))
         while sum(length + 1 for _, length in stored) > capacity:
             stored.pop(0)
-        assert replay.lengths.tolist() == [length for _, length in stored]
+        assert replay.arrays()["length"].tolist() == [length for _, length in stored]
     batch = replay.sample(32, n, seed=0, counter=number)
     check_windows(batch, dict(stored))
     assert set(batch.observation_BTD[:, 0, 0].int().tolist()) <= {identity for identity, _ in stored}

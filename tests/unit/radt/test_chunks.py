@@ -10,12 +10,14 @@ from recollect.radt.chunks import Chunks, ChunkSettings, cut_chunks, finished_ch
 from recollect.radt.value_windows import ValueWindows
 from recollect.settings.errors import UserError
 
+GRIDS = ChunkSettings(stride=25, context=50, past=25, future=25)  # as released
 
-def loop(starts, lengths, settings):
+
+def loop(starts, lengths, settings, partial):
     rows = []
     for episode, (start, length) in enumerate(zip(starts, lengths, strict=True)):
         count = length // settings.stride
-        if settings.keep_partial and length % settings.stride:
+        if partial and length % settings.stride:
             count += 1
         for i in range(count):
             c = i * settings.stride
@@ -34,7 +36,7 @@ def real(rows, mask):
 
 
 def test_windows_of_a_hundred_steps_are_those_of_the_specification():
-    chunks = cut_chunks(np.array([1000]), np.array([100]), np.array([7]), np.array([3.5]), ChunkSettings())
+    chunks = cut_chunks(np.array([1000]), np.array([100]), np.array([7]), np.array([3.5]), GRIDS)
     assert list(chunks.cut) == [0, 25, 50, 75]
     keys = list(zip(chunks.key_first - 1000, chunks.key_end - 1000, strict=True))
     values = list(zip(chunks.value_first - 1000, chunks.value_end - 1000, strict=True))
@@ -54,12 +56,11 @@ def test_windows_of_a_hundred_steps_are_those_of_the_specification():
     partial=st.booleans(),
 )
 def test_every_window_equals_the_loop(lengths, stride, context, past, future, full, partial):
-    settings = ChunkSettings(
-        stride=stride, context=context, past=past, future=future, full_values=full, keep_partial=partial
-    )
+    settings = ChunkSettings(stride=stride, context=context, past=past, future=future, full_values=full)
     starts = np.cumsum([5, *lengths[:-1]])
-    chunks = cut_chunks(starts, np.array(lengths), np.arange(len(lengths)), np.zeros(len(lengths)), settings)
-    expected = loop(starts, lengths, settings)
+    columns = (starts, np.array(lengths), np.arange(len(lengths)), np.zeros(len(lengths)))
+    chunks = cut_chunks(*columns, settings, keep_partial=partial)
+    expected = loop(starts, lengths, settings, partial)
     assert list(zip(chunks.episode, chunks.cut, strict=True)) == [row[:2] for row in expected]
     everything = np.arange(len(chunks))
     key_rows, key_mask = chunks.key_windows(everything, context)
@@ -77,7 +78,7 @@ def test_padding_stands_on_the_left_and_never_leaves_the_episode():
 
 
 def test_a_finished_episode_also_gives_its_last_incomplete_stride():
-    chunks = finished_chunks(np.array([60, 20]), np.array([2.0, 1.0]), ChunkSettings())
+    chunks = finished_chunks(np.array([60, 20]), np.array([2.0, 1.0]), GRIDS)
     assert list(zip(chunks.task, chunks.cut, strict=True)) == [(0, 0), (0, 25), (0, 50), (1, 0)]
     assert (chunks.value_first[2], chunks.value_end[2]) == (25, 60)
     assert (chunks.value_first[3], chunks.value_end[3]) == (0, 20)
@@ -85,7 +86,7 @@ def test_a_finished_episode_also_gives_its_last_incomplete_stride():
 
 
 def test_the_table_survives_a_round_trip_and_a_selection():
-    chunks = cut_chunks(np.array([0, 50]), np.array([50, 75]), np.array([0, 1]), np.array([1.0, 2.0]), ChunkSettings())
+    chunks = cut_chunks(np.array([0, 50]), np.array([50, 75]), np.array([0, 1]), np.array([1.0, 2.0]), GRIDS)
     again = Chunks.from_arrays(chunks.to_arrays())
     assert {name: a.tolist() for name, a in again.to_arrays().items()} == {
         name: a.tolist() for name, a in chunks.to_arrays().items()
@@ -96,10 +97,10 @@ def test_the_table_survives_a_round_trip_and_a_selection():
 
 def test_bad_tables_are_refused():
     with pytest.raises(UserError, match="no step"):
-        cut_chunks(np.array([0]), np.array([0]), np.array([0]), np.array([0.0]), ChunkSettings())
+        cut_chunks(np.array([0]), np.array([0]), np.array([0]), np.array([0.0]), GRIDS)
     with pytest.raises(UserError, match="differ in length"):
-        cut_chunks(np.array([0, 1]), np.array([5]), np.array([0]), np.array([0.0]), ChunkSettings())
-    arrays = cut_chunks(np.array([0]), np.array([50]), np.array([0]), np.array([0.0]), ChunkSettings()).to_arrays()
+        cut_chunks(np.array([0, 1]), np.array([5]), np.array([0]), np.array([0.0]), GRIDS)
+    arrays = cut_chunks(np.array([0]), np.array([50]), np.array([0]), np.array([0.0]), GRIDS).to_arrays()
     del arrays["cut"]
     with pytest.raises(UserError, match="no column cut"):
         Chunks.from_arrays(arrays)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from test_radt import FIELDS, batch, reader_of
 
+from recollect.artifacts.fingerprint import reachable
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import write_arrays
 from recollect.common.contract import Inputs
@@ -216,3 +217,20 @@ def test_the_share_of_right_actions_among_the_best_five() -> None:
     _, metrics = radt.dt.loss_of_steps(logits, torch.tensor([0, 4, 5]))
     assert float(metrics["action_accuracy"]) == pytest.approx(1 / 3)
     assert float(metrics["action_accuracy_top5"]) == pytest.approx(2 / 3)
+
+
+def test_neighbours_that_another_sampler_asked_for_are_not_read(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which windows a step learns is decided outside of the reader; a change there makes another file."""
+    folder, asked = tmp_path / "neighbours", {"optimisation": {"steps": 2, "batch_size": 32}}
+    reader, store, histories = reader_of(tiny, tmp_path, neighbours=str(folder), **asked)
+    of = tiny().settings("radt", neighbours=str(folder), **asked)
+    for code in ("old", "new"):
+        changed = {"recollect.radt.windows": code, "recollect.radt.retrieval": "same"}
+        monkeypatch.setattr(
+            "recollect.radt.context_reader.code_fingerprint",
+            lambda *modules, changed=changed: "".join(changed.get(name, "") for name in reachable(*modules)),
+        )
+        reader.look_up_ahead(of, Inputs(), partial(batch, histories, store))
+    assert len(list(folder.glob("*.safetensors"))) == 2

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import fake_worlds
 import numpy as np
 import pytest
 import torch
 from test_radt import ENDS, FIELDS, Recorded, entries, play
 
 from recollect.artifacts.sealed import write_arrays
-from recollect.common.contract import Inputs
+from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.histories import Histories
+from recollect.environments import registry
 from recollect.environments.base import Task
 from recollect.evaluation.in_context import play_in_context
 from recollect.radt import demonstrations as module
@@ -20,12 +22,20 @@ from recollect.radt import radt
 from recollect.radt.demonstrations import Demonstrations
 from recollect.radt.episodic_memory import EpisodicSettings
 from recollect.settings.errors import UserError
+from recollect.settings.schema import EnvironmentSettings, SourceSettings
 
 TASKS = [Task(index, f"goal_{index}", "eval") for index in range(3)]
 
 
 def taught(
-    tiny: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, *, episodes: int = 2, split: str = "eval", **acting: Any
+    tiny: Any,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    episodes: int = 2,
+    split: str = "eval",
+    horizon: int | None = None,
+    **acting: Any,
 ) -> tuple[Any, Any]:
     """A policy with the last episodes of tasks 0 and 2 as demonstrations, and their histories."""
     of_all = tiny().histories(tasks=3, episodes=4, lengths=(12, 7))
@@ -34,7 +44,7 @@ def taught(
     monkeypatch.setattr(module, "environment_mapping", lambda scale, name: {"source": {"split": split}})
     chosen = EpisodicSettings(demonstrations="room_shown", demonstration_episodes=episodes, **acting)
     of = tiny().settings("radt", acting=chosen)
-    shown = Demonstrations.load(of, Inputs(demonstrations=folder / "shown.safetensors"), tiny().facts)
+    shown = Demonstrations.load(of, Inputs(demonstrations=folder / "shown.safetensors"), tiny(horizon=horizon).facts)
     plain = tiny().policy(of)
     return radt.RetrievalPolicy(plain.network, plain.embedder, of, shown), histories
 
@@ -148,6 +158,61 @@ def test_histories_of_another_environment_are_refused_as_demonstrations(
     with pytest.raises(UserError, match="demonstrations"):
         Demonstrations.load(of, Inputs(), tiny().facts)
     assert Demonstrations.load(tiny().settings("radt"), Inputs(), tiny().facts) is None
+
+
+def test_demonstrations_are_cut_to_the_episodes_that_are_played(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Train tasks may have longer episodes than those that are evaluated, as in Procgen."""
+    wanted = started(taught(tiny, tmp_path, monkeypatch)[0]).own.memory
+    policy, _ = taught(tiny, tmp_path, monkeypatch, horizon=20)
+    assert policy.demonstrations.steps.mask.shape[1] == 20
+    found = started(policy).own.memory
+    assert torch.equal(found.keys_ECD, wanted.keys_ECD) and found.count_E.tolist() == [5, 0, 5]
+    with pytest.raises(UserError, match=r"a demonstration has 12 steps, and the episodes .* end after 11") as error:
+        policy.start(np.arange(3, dtype=np.uint64), 11, 4)
+    assert "acting.demonstrations: room_shown" in str(error.value)
+
+
+def test_demonstrations_have_the_actions_of_the_tasks_of_their_split(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DMControl's tasks differ in how many of the six numbers of an action are their own."""
+    options = {"goal": "hidden", "initial_states": "random"}
+    environment = EnvironmentSettings(name="control", world="dm_control", options=options)
+    facts = Facts(observation_size=2, observation_values=(), actions=0, horizon=12, action_size=6)
+    tasks = {split: registry.tasks("dm_control", options, split) for split in ("train", "eval")}
+    chosen = EpisodicSettings(demonstrations="control_shown")
+    of = tiny().settings("radt", acting=chosen).model_copy(update={"environment": environment})
+    for split, own in (("train", (2, 5, 4, 2, 6)), ("eval", (1, 2, 1, 2, 6))):
+        assert tuple(task.data["actions"] for task in tasks[split])[:5] == own
+        task = np.arange(5)
+        arrays = {
+            "observation": np.zeros((5, 2), np.float32),
+            "action": np.zeros((5, 6), np.float32),
+            "reward": np.zeros(5, np.float32),
+            "done": np.ones(5, bool),
+            "task": task.astype(np.int32),
+            "episode": np.zeros(5, np.int32),
+        }
+        write_arrays(tmp_path / "shown.safetensors", arrays, kind="histories")
+        monkeypatch.setattr(
+            module, "environment_mapping", lambda scale, name, split=split: {"source": {"split": split}}
+        )
+        shown = Demonstrations.load(of, Inputs(demonstrations=tmp_path / "shown.safetensors"), facts)
+        assert shown is not None
+        assert tuple((~shown.steps.action[:, 0].isnan()).sum(1).tolist()) == own
+
+
+def test_histories_have_the_actions_of_the_tasks_that_their_source_plays(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_worlds.install(monkeypatch)
+    sizes = {"train": 2, "eval": 1}
+    monkeypatch.setattr(
+        registry, "tasks", lambda world, options, split: [Task(0, "only", split, {"actions": sizes[split]})]
+    )
+    for split, size in sizes.items():
+        source = SourceSettings(split=split)
+        assert facts_of(EnvironmentSettings(name="aim", world="aim", source=source)).own_actions == (size,)
 
 
 # ----------------------------------------------------------------------------------------------- one memory for all

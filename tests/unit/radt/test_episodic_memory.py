@@ -69,7 +69,7 @@ def test_equals_one_loop_per_task_while_it_grows(variant):
         playing = torch.arange(tasks)[torch.rand(tasks, generator=g) < 0.7]
         length = torch.randint(5, 60, (len(playing),), generator=g).numpy()
         total = torch.randint(0, 10, (len(playing),), generator=g).float().numpy()
-        chunks = finished_chunks(length, total, ChunkSettings(stride=10))
+        chunks = finished_chunks(length, total, ChunkSettings(stride=10, context=50, past=25, future=25))
         keys = pool[torch.randint(0, 12, (len(chunks),), generator=g)]
         task = playing.numpy()[chunks.task]
         columns = {
@@ -79,7 +79,7 @@ def test_equals_one_loop_per_task_while_it_grows(variant):
             "last_M": chunks.last,
             "total_return_M": chunks.total_return,
         }
-        memory.add(task, keys, **columns)
+        memory.add(task, keys, owner_M=task, **columns)
         for row in range(len(chunks)):
             loops[task[row]].add(keys[row], *(column[row].item() for column in columns.values()))
         queries = torch.randn(tasks, WIDTH, generator=g)
@@ -98,11 +98,12 @@ def test_equals_one_loop_per_task_while_it_grows(variant):
 
 
 def one(memory, task, key, total, slot=0):
-    memory.add([task], key[None], slot_M=[slot], first_M=[0], end_M=[5], last_M=[4], total_return_M=[total])
+    places = {"slot_M": [slot], "first_M": [0], "end_M": [5], "last_M": [4]}
+    memory.add([task], key[None], **places, total_return_M=[total], owner_M=[task])
 
 
 def test_an_empty_memory_gives_no_context():
-    memory = EpisodicMemory(2, 4, WIDTH)
+    memory = EpisodicMemory(2, 4, WIDTH, EpisodicSettings())
     one(memory, 1, torch.ones(WIDTH), 1.0, slot=3)
     hits = memory.search(torch.randn(2, WIDTH, generator=torch.Generator().manual_seed(0)))
     assert hits.found_BK.tolist() == [[False], [True]] and hits.index_BK.tolist() == [[-1], [0]]
@@ -112,7 +113,7 @@ def test_an_empty_memory_gives_no_context():
 
 
 def test_return_decides_between_equal_keys_and_the_lowest_index_between_equal_entries():
-    memory = EpisodicMemory(1, 5, WIDTH)
+    memory = EpisodicMemory(1, 5, WIDTH, EpisodicSettings())
     key = torch.randn(WIDTH, generator=torch.Generator().manual_seed(0))
     for total in (1.0, 7.0, 7.0, 3.0):
         one(memory, 0, key, total)
@@ -122,7 +123,7 @@ def test_return_decides_between_equal_keys_and_the_lowest_index_between_equal_en
 def test_noise_of_a_network_does_not_flip_a_tie():
     key = torch.randn(WIDTH, generator=torch.Generator().manual_seed(0))
     for noise in (-1e-7, 1e-7):
-        memory = EpisodicMemory(1, 5, WIDTH)
+        memory = EpisodicMemory(1, 5, WIDTH, EpisodicSettings())
         one(memory, 0, key, 2.0)
         one(memory, 0, key * torch.tensor([1 + noise, *[1.0] * (WIDTH - 1)]), 2.0)
         one(memory, 0, torch.randn(WIDTH, generator=torch.Generator().manual_seed(1)), 0.0)
@@ -131,7 +132,7 @@ def test_noise_of_a_network_does_not_flip_a_tie():
 
 def test_a_task_answers_the_same_alone_and_in_a_batch():
     g = torch.Generator().manual_seed(2)
-    big = EpisodicMemory(16, 60, WIDTH)
+    big = EpisodicMemory(16, 60, WIDTH, EpisodicSettings())
     keys, totals = torch.randn(16, 60, WIDTH, generator=g), torch.rand(16, 60, generator=g)
     places = torch.arange(60).repeat(16)
     big.add(
@@ -142,6 +143,7 @@ def test_a_task_answers_the_same_alone_and_in_a_batch():
         end_M=places + 1,
         last_M=places,
         total_return_M=totals.flatten(),
+        owner_M=places,
     )
     queries = torch.randn(16, WIDTH, generator=g)
     together = big.search(queries)
@@ -149,16 +151,16 @@ def test_a_task_answers_the_same_alone_and_in_a_batch():
     chosen = big.search(queries[some], some)
     assert torch.equal(chosen.index_BK, together.index_BK[some])
     for i in range(16):
-        alone = EpisodicMemory(1, 60, WIDTH)
+        alone = EpisodicMemory(1, 60, WIDTH, EpisodicSettings())
         p = torch.arange(60)
-        alone.add(p * 0, keys[i], slot_M=p, first_M=p, end_M=p + 1, last_M=p, total_return_M=totals[i])
+        alone.add(p * 0, keys[i], slot_M=p, first_M=p, end_M=p + 1, last_M=p, total_return_M=totals[i], owner_M=p)
         hits = alone.search(queries[i : i + 1])
         assert hits.index_BK[0].tolist() == together.index_BK[i].tolist()
         torch.testing.assert_close(hits.score_BK[0], together.score_BK[i], rtol=0, atol=1e-12)
 
 
 def test_a_full_memory_and_a_wrong_width_are_refused():
-    memory = EpisodicMemory(1, 1, WIDTH)
+    memory = EpisodicMemory(1, 1, WIDTH, EpisodicSettings())
     one(memory, 0, torch.ones(WIDTH), 1.0)
     with pytest.raises(UserError, match="holds 1 entries"):
         one(memory, 0, torch.ones(WIDTH), 1.0)

@@ -25,6 +25,7 @@ def filled(settings, tasks=3, *, empty=()):
         end_M=place + 1,
         last_M=place,
         total_return_M=(place % 5).float(),
+        owner_M=task,
     )
     return memory, torch.randn(tasks, WIDTH, generator=g)
 

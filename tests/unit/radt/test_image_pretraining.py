@@ -14,7 +14,7 @@ from odd_clock import ends_the_same
 from recollect.artifacts.run import Run
 from recollect.common.histories import Histories
 from recollect.common.image_encoders.registry import ImageEncoder, blank_network
-from recollect.radt import dt
+from recollect.radt import dt, image_pretraining
 from recollect.radt.image_pretraining import train_encoder
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, ImageSettings, MethodSettings, Settings
@@ -45,9 +45,9 @@ def histories_of(seed: int = 0) -> Histories:
     return Histories(arrays)
 
 
-def settings_of(steps: int) -> Settings:
+def settings_of(steps: int, **optimised: Any) -> Settings:
     network = {"width": 16, "layers": 1, "heads": 2, "dropout": 0.1, "positions": 16, "timesteps": 4}
-    optimisation = {"steps": steps, "batch_size": 16, "learning_rate": 0.003, "warmup": 2, "clip": 1.0}
+    optimisation = {"steps": steps, "batch_size": 16, "learning_rate": 0.003, "warmup": 2, "clip": 1.0, **optimised}
     chosen = dt.Hyperparameters.model_validate({"network": network, "optimisation": optimisation, "context": 3})
     environment = EnvironmentSettings(name="signal", world="signal", images=IMAGES)
     method = MethodSettings(name="dt", algorithm="dt", data="histories", hyperparameters=chosen)
@@ -77,6 +77,16 @@ def test_a_killed_training_ends_with_the_same_weights(tmp_path: Path) -> None:
         return {name: weight.numpy() for name, weight in train_encoder(settings_of(8), histories_of(), run).items()}
 
     assert ends_the_same(train, tmp_path, stops=(3, 6)) >= 1
+
+
+def test_batches_of_different_numbers_of_images_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each number would be compiled anew, up to eight of them."""
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(image_pretraining, "train_supervised", lambda model, **given: told.update(given))
+    settings = settings_of(2, compile=True)
+    train_encoder(settings, histories_of(), None)  # type: ignore[arg-type]
+    assert settings.method.hyperparameters.optimisation.compile and not told["settings"].compile
+    assert len({len(told["batch_of"](step)[1]) for step in range(9)}) > 1
 
 
 def test_vectors_are_refused() -> None:

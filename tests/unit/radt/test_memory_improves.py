@@ -32,6 +32,7 @@ class CellEmbedder(Embedder):
 
     def __init__(self, memory: MemorySettings) -> None:
         self.memory, self.width, self.tokens = memory, ROWS * COLUMNS, ("s",)
+        self.precision = "float32"
 
     def hidden(self, window: Experience) -> Tensor:
         row_BT, column_BT = window.observation.long().unbind(-1)

@@ -83,8 +83,8 @@ def test_an_embedder_computes_keys_as_it_is_told(tiny: Any, monkeypatch: pytest.
     histories, embedder = room.histories(), room.embedder(of)
     window, _ = batch(histories, ExperienceStore(histories, actions=5), 0)
     exact = embedder.keys(window)
-    monkeypatch.setattr(embedding, "_embedder", lambda *_: embedder)
-    told = embedding.load_embedder(of, Inputs(), room.facts)
+    monkeypatch.setattr(embedding, "resolve", lambda *_: room.settings("dt", seed=5))
+    told = embedding.load_embedder(of, Inputs(), room.facts, arrays=embedder.arrays())
     rounded = told.keys(window)
     assert told.precision == "bfloat16" and rounded.dtype == torch.float32
     assert not torch.equal(rounded, exact) and (rounded * exact).sum(1).min() > 0.999

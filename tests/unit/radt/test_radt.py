@@ -602,7 +602,7 @@ def test_pooling_a_token_that_the_embedder_does_not_have_is_refused(tiny: Any) -
     histories = room.histories()
     window, _ = batch(histories, ExperienceStore(histories, actions=5), 0, size=2)
     with pytest.raises(UserError, match="no return-to-go tokens"):
-        type(room.embedder(room.settings("radt")))(network, memory).keys(window)
+        type(room.embedder(room.settings("radt")))(network, memory, "float32").keys(window)
 
 
 @pytest.mark.parametrize("tokens", ["merged", "interleaved"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from torch import nn
 
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import write_arrays
+from recollect.common import histories as histories_module
+from recollect.common.histories import Histories
 from recollect.common.optimiser import Adam
 from recollect.radt import dt, supervised
 from recollect.radt.supervised import (
@@ -123,6 +126,22 @@ def test_observations_that_would_fill_a_gpu_stay_on_the_host(tiny: Any, monkeypa
     store = ExperienceStore(histories, actions=5, device="meta")
     assert isinstance(store.observation, np.ndarray) and store.reward.device.type == "meta"
     assert store.windows(windows.rows, windows.mask).observation.device.type == "meta"
+
+
+def test_a_table_goes_to_the_device_without_a_second_copy_on_the_host(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What numpy holds; tensors are not counted."""
+    monkeypatch.setattr(histories_module, "BLOCK", 1 << 16)
+    arrays = tiny().histories(lengths=(12, 5)).arrays()
+    wide = np.arange(len(arrays["reward"]) * 20_000, dtype=np.float32).reshape(-1, 20_000)
+    histories = Histories({**arrays, "observation": wide})
+    tracemalloc.start()
+    store = ExperienceStore(histories, actions=5)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert isinstance(store.observation, torch.Tensor) and np.array_equal(store.observation.numpy(), wide)
+    assert peak < wide.nbytes / 10
 
 
 def test_the_batches_are_a_pure_function_of_seed_and_step(tiny: Any) -> None:

@@ -54,6 +54,16 @@ def test_an_update_is_counted_as_its_network_computes_it(env: str, method: str) 
     assert row == pytest.approx(counted(settings), rel=0.08)
 
 
+def test_an_index_without_near_copies_is_counted_with_the_comparison_of_all_entries_with_all() -> None:
+    rows, tasks = 90e6, 45
+    plain, compared = (
+        work.indexed(settings_of("paper", "meta_world", method), rows, tasks)
+        for method in ("radt.no_deduplication", "radt")
+    )
+    entries, width = 90e6 / 50, 512
+    assert compared.flop - plain.flop == pytest.approx(2 * width * entries**2)
+
+
 @pytest.mark.parametrize(
     ("method", "window", "encoded"),
     [

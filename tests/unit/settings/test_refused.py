@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -283,15 +285,25 @@ def not_permitted() -> None:
     raise PermissionError(13, "Permission denied", "config/methods")
 
 
+def no_room() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def too_long_a_name() -> None:
+    Path("a" * 256).is_file()
+
+
 ERRORS: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {
     "memory": (no_memory, ("memory does not suffice", "7.28 TiB for an array", "batch_size")),
     "size": (too_large_for_a_number, ("memory does not suffice", "dimension exceeded", "batch_size")),
     "rights": (not_permitted, ("not permitted: Permission denied", "config/methods", "chmod")),
+    "room": (no_room, ("cannot be written: [Errno 28]", "no file is named", "free some space")),
+    "name": (too_long_a_name, ("cannot be written: [Errno 36]", "aaa", "a shorter name")),
 }
 
 
 @pytest.mark.parametrize("case", list(ERRORS))
-def test_too_little_memory_and_missing_rights_are_messages(
+def test_too_little_memory_missing_rights_and_what_finds_no_place_are_messages(
     case: str, workdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     work, parts = ERRORS[case]

@@ -195,6 +195,68 @@ def test_seeds_of_an_extending_scale_win_over_those_of_figures_at_the_extended_o
     assert seeds["own"] == [(17,), (11, 14)]
 
 
+def test_the_word_default_for_a_group_takes_back_what_the_extended_scale_says(config: Path) -> None:
+    first = {"description": "d", "seeds": [0], "methods": {"dt": {"hyperparameters": {"context": 8}}}}
+    first["environments"] = {"room": {"options": {"height": 6}}}
+    first["figures"] = {"curve": {"options": {"columns": 3}}}
+    write(config, "scales/demo", first)
+    write(config, "figures/curve", {"kind": "in_context_curve", "environments": ["room"], "methods": ["dt"]})
+    own = dict.fromkeys(("methods", "environments", "figures"), "default")
+    write(config, "scales/plain", {"description": "e", "extends": "demo", **own})
+    settings = resolve.resolve("plain", "room", "dt", 0)
+    assert settings.method.hyperparameters.context == 7 and settings.environment.options["height"] == 4
+    assert resolve.figure_settings("plain", "curve").options == {}
+    assert resolve.figure_settings("demo", "curve").options == {"columns": 3}
+
+
+ROOM = {"world": "dark_room", "parameter": "width", "options": {"width": 4}}
+WRONG_KINDS = {
+    "a list of scales to extend": (
+        "scales/demo",
+        {"description": "d", "seeds": [0], "extends": ["a"]},
+        "`extends` must be",
+    ),
+    "a number for a base": ("methods/dt", {"base": 5}, "`base` must be a name, not 5"),
+    "a list for options": ("environments/room", {**ROOM, "options": [3]}, r"options. (must map|is \[3\])"),
+    "a list for a parameter": ("environments/room", {**ROOM, "parameter": ["width"]}, "`parameter` must be a name"),
+}
+
+
+@pytest.mark.parametrize("case", list(WRONG_KINDS))
+def test_what_should_be_a_name_or_a_mapping_and_is_not_is_refused(case: str, config: Path) -> None:
+    file, content, message = WRONG_KINDS[case]
+    write(config, file, content)
+    for env in ("room", "room_5"):
+        with pytest.raises(UserError, match=message) as refused:
+            resolve.resolve("demo", env, "dt", 0)
+        assert refused.value.where.startswith(str(config / f"{file}.yaml"))
+
+
+def test_seeds_that_are_no_list_are_refused_where_a_first_seed_is_added_too(config: Path) -> None:
+    scale = {"description": "d", "seeds": [0], "first_seed": 7, "figures": {"curve": {"seeds": 3}}}
+    write(config, "scales/demo", scale)
+    write(config, "figures/curve", {"kind": "in_context_curve", "environments": ["room"], "methods": ["dt"]})
+    with pytest.raises(UserError, match="'seeds' is 3"):
+        resolve.figure_settings("demo", "curve")
+
+
+def test_a_title_may_name_a_parameter_that_no_option_sets(config: Path) -> None:
+    write(config, "environments/room", {"world": "dark_room", "parameter": "width", "title": "Room {width}"})
+    assert resolve.environment_settings("demo", "room").title == "Room "
+    assert resolve.environment_settings("demo", "room_5").title == "Room 5"
+
+
+@pytest.mark.parametrize("group", loading.UNDOTTED)
+def test_a_dot_in_a_file_name_is_refused_but_of_environments(group: str, config: Path) -> None:
+    write(config, f"{group}/my.own", {"description": "d", "seeds": [0]})
+    for asks in (loading.names, partial(loading.config_path, name="my.own")):
+        with pytest.raises(UserError, match=f"'my.own' cannot be a name in {group}: a dot") as refused:
+            asks(group)
+        assert refused.value.where == str(config / group / "my.own.yaml")
+    write(config, "environments/my.own", {"world": "dark_room"})
+    assert "my.own" in loading.names("environments")
+
+
 def test_a_scale_is_read_again_when_the_one_that_it_extends_changes(config: Path) -> None:
     write(config, "scales/again", {"description": "e", "extends": "demo"})
     assert resolve.scale_settings("again").seeds == (0, 1)

@@ -25,18 +25,18 @@ def own(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in files_of_the_page().items():
         path = folder / Path(name).relative_to("mine")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text.replace("mine.bandit", f"{folder.name}.bandit"))
+        path.write_text(text.replace("mine.", f"{folder.name}."))
     return folder
 
 
-def said(own: Path, changed: str, old: str, new: str, method: str | None = None) -> str:
-    """What the check says of the page's corridor, where a file differs."""
+def said(own: Path, changed: str, old: str, new: str, method: str | None = None, env: str = "corridor") -> str:
+    """What the check says of an environment of the page, where a file differs."""
     path = own / changed
     assert path.read_text().count(old) == 1
     path.write_text(path.read_text().replace(old, new))
     lines = []
     with pytest.raises(UserError, match=r"promises? (is|are) not kept"):
-        for line in check_own("tiny", "corridor", method):
+        for line in check_own("tiny", env, method):
             lines.append(line)
     assert all("To do: " in line and "\n" not in line for line in lines)
     return "\n".join(lines)
@@ -100,7 +100,62 @@ def test_a_method_that_cannot_be_trained_saved_loaded_or_played_is_told_so(
     assert re.search(finding, said(own, "best_action.py", old, new, method="best_action"))
 
 
-@pytest.mark.parametrize(("env", "method"), [("corridor", "best_action"), ("bandit", None)])
+PAID = '"paid": np.array([paid], np.float32)'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "finding"),
+    [
+        (
+            PAID,
+            PAID.replace("[paid]", "[paid, 1]"),
+            r"`reset` of 'mine/Bandit-v0' .*: `observation\['paid'\]` is of shape \(2,\), not \(1,\).*`observation_space`",
+        ),
+        (PAID, PAID.replace("paid", "payd", 1), r"`reset` of 'mine/Bandit-v0' .*: `observation` has no 'paid'"),
+        (
+            "return self.seen(0.0), {}",
+            "return self.seen(0.0)",
+            r"`reset` of 'mine/Bandit-v0' returned one `dict`. To do: return 2: `observation, info`",
+        ),
+        (
+            "reward, False, False, {}",
+            "reward, False, {}",
+            r"`step` of 'mine/Bandit-v0' returned 4 things. To do: return 5",
+        ),
+        (
+            "self.seen(reward), reward",
+            "self.seen(reward + 5), reward",
+            r"bound of the space. To do: correct `observation_space`",
+        ),
+        (
+            "int(self.np_random.integers(2))",
+            "int(np.random.randint(2))",
+            r"gave something else at step \d+ .*To do: draw with `self\.np_random`",
+        ),
+        ("self.pays * float", "self.paysy * float", r"bandit\.py:\d+: `step` fails with AttributeError.*mend the line"),
+    ],
+)
+def test_what_an_environment_of_gymnasiums_kind_breaks_is_said_in_its_own_words_and_not_of_our_lines(
+    own: Path, old: str, new: str, finding: str
+) -> None:
+    found = said(own, "bandit.py", old, new, env="bandit")
+    assert re.search(finding, found) and f"{own.name}/bandit.py" in found
+    assert "src/recollect" not in found and "_observe" not in found
+
+
+def test_a_line_of_ours_is_not_to_be_mended(own: Path) -> None:
+    found = said(own, "bandit.py", "self.seen(reward), reward", "self.seen(reward), None", env="bandit")
+    assert "fails with TypeError" in found and "mend the line" not in found
+
+
+def test_a_method_that_does_not_fit_is_no_promise_of_the_environment(own: Path) -> None:
+    with pytest.raises(UserError, match="'ppo_lstm' sees images, and this environment shows numbers"):
+        list(check_own("tiny", "corridor", "ppo_lstm"))
+
+
+@pytest.mark.parametrize(
+    ("env", "method"), [("corridor", "best_action"), ("corridor", "tried_action"), ("bandit", None)]
+)
 def test_the_examples_of_the_page_keep_every_promise_and_nothing_is_written(
     own: Path, workdir: Path, env: str, method: str | None
 ) -> None:

@@ -16,7 +16,7 @@ from recollect.artifacts.scores import scores_frame
 from recollect.artifacts.sealed import read_json, write_table
 from recollect.artifacts.sealed import read_table as read
 from recollect.cli import app, main
-from recollect.settings.claims import PAPERS, claims_of
+from recollect.settings.claims import PAPERS, claims_of, judged_elsewhere
 from recollect.settings.errors import UserError
 from recollect.stages import paths
 from recollect.stages.check import check
@@ -110,6 +110,24 @@ def test_a_curve_is_judged_up_to_the_step_at_which_its_figure_ends(said: dict[st
     before = claims_text(SCALE, FIGURE)
     configure(FIGURE, [ROOM], ["ad", "dt"], range(5), kind="curve_panels", options={"ends": 1000})
     assert claims_text(SCALE, FIGURE) != before
+
+
+def test_a_curve_is_judged_by_the_points_that_its_figure_draws(said: dict[str, Any]) -> None:
+    """The mean over the whole curve, in which each point counts the same."""
+    rise = np.linspace(0, 1, 11)
+    for seed in range(5):
+        frame = scores_frame(env=ROOM, method="ad", seed=seed, step=100 * np.arange(11), split="learning", task=0, episode=0,
+                             metric="return", value=rise**4)  # fmt: skip
+        made = described("evaluate", SCALE, ROOM, "ad")
+        write_table(paths.scores(SCALE, ROOM, "ad", seed), frame, kind="scores", provenance=made)
+    whole = {"env": ROOM, "method": "ad", "split": "learning", "episodes": [0, 1]}
+    values, texts = [], []
+    for points in (300, 3):
+        options = {"points": points, "window": 1}
+        configure(FIGURE, [ROOM], ["ad", "dt"], range(5), kind="curve_panels", options=options)
+        values.append(judged(said, contrasts=contrast(this=whole, that=0.0))["value"])
+        texts.append(claims_text(SCALE, FIGURE))
+    assert values[1] == pytest.approx((0 + 0.5**4 + 1) / 3) != pytest.approx(values[0]) and texts[0] != texts[1]
 
 
 def test_what_was_not_run_is_said_with_a_run_that_is_missing(said: dict[str, Any]) -> None:
@@ -227,6 +245,12 @@ def test_a_claim_of_a_run_that_its_figure_has_not_is_found_by_the_check(said: di
     path.write_text(yaml.safe_dump({**said, "scales": {"smok": {}}}))
     with pytest.raises(UserError, match="no scale 'smok'"):
         check()
+    for wrong in ([SCALE], SCALE, {SCALE: 5}):
+        path.write_text(yaml.safe_dump({**said, "scales": wrong}))
+        with pytest.raises(UserError, match="must map names to settings"):
+            check()
+    path.write_text(yaml.safe_dump({**said, "scales": {SCALE: None}}))
+    assert [claim.name for claim in claims_of(SCALE)] == ["one"]  # nothing differs there
     path.write_text(
         yaml.safe_dump({**said, "contrasts": contrast(this={"env": ROOM, "method": "ad", "episodes": [0.5, 0.2]})})
     )
@@ -309,6 +333,8 @@ def test_a_scale_that_draws_less_than_the_one_it_extends_has_not_the_claims_of_t
     )
     assert [claim.name for claim in claims_of(SCALE, (FIGURE,))] == ["one", "two"]
     assert [claim.name for claim in claims_of("less", (FIGURE,))] == ["one"]
+    elsewhere = judged_elsewhere("less", (FIGURE,))  # so that none vanishes without a word
+    assert list(elsewhere) == ["two"] and SCALE in elsewhere["two"] and "less" not in elsewhere["two"]
     Path("config/claims/two.yaml").write_text(yaml.safe_dump({**said, "contrasts": contrast(that={"method": "dtt"})}))
     with pytest.raises(UserError, match="has no dtt"):
         claims_of("less", (FIGURE,))
@@ -327,7 +353,7 @@ def test_a_claim_of_ones_own_that_names_no_scales_is_judged_where_its_figure_is_
     folder = workdir / "own_claims/config/claims"
     folder.mkdir(parents=True)
     own = {key: said[key] for key in ("short", "statement", "figure", "contrasts")}
-    (folder / "own.yaml").write_text(yaml.safe_dump(own))
+    (folder / "own.yaml").write_text(yaml.safe_dump({**own, "scales": None}))
     other = said | {"paper": "A paper of mine", "short": "other"}
     (folder / "other.yaml").write_text(yaml.safe_dump(other))
     assert [(claim.name, claim.paper) for claim in claims_of(SCALE)] == [
@@ -341,6 +367,7 @@ def test_a_claim_of_ones_own_that_names_no_scales_is_judged_where_its_figure_is_
     smoke = Path("config/scales/smoke.yaml")
     smoke.write_text(smoke.read_text().replace("\nfigures:\n", f"\nfigures:\n  {FIGURE}: {{methods: [ad]}}\n", 1))
     assert claims_of("smoke") == [] and claims_of(SCALE)
+    assert SCALE in judged_elsewhere("smoke", (FIGURE,))["own"]
 
     own["contrasts"][0]["that"] = {"method": "dr"}
     (folder / "own.yaml").write_text(yaml.safe_dump(own))

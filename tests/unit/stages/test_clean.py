@@ -52,10 +52,14 @@ def make(path: Path, **provenance: object) -> Path:
 
 
 def run(method: str = "dqn_ff", seed: int = 7, env: str = MAZE, scale: str = "smoke") -> list[Path]:
-    """What a finished run leaves, checkpoints that it kept included."""
+    """What a finished run leaves: checkpoints that it kept, its page and what a tracker has of it included."""
     of = (scale, env, method, seed)
     kept = paths.kept_policy(*of, "best")
-    return [make(place(*of)) for place in (paths.policy, paths.train_table, paths.scores)] + [make(kept)]
+    tracked = paths.tracking(*of) / "events.out"
+    tracked.parent.mkdir(parents=True)
+    tracked.write_text("of a tracker")
+    left = (paths.policy, paths.train_table, paths.scores, paths.page)
+    return [make(place(*of)) for place in left] + [make(kept), tracked]
 
 
 def everything() -> set[Path]:
@@ -80,6 +84,7 @@ def test_unused_runs_memories_and_data_go_and_nothing_else(few: Path) -> None:
     make(paths.histories("smoke", "dark_room_7x7"))
     make(paths.history_checkpoints("smoke", "dark_room_7x7") / "step_1.safetensors")
     make(paths.index("smoke", ROOM, "radt.every_25"))
+    make(paths.speed("smoke", MAZE, "dqn_ff", 7))
     stays = [
         make(paths.model("tiles")),
         make(paths.published("some")),
@@ -97,6 +102,7 @@ def test_unused_runs_memories_and_data_go_and_nothing_else(few: Path) -> None:
     assert set(found.files) == {
         *(Unit("run", "smoke", MAZE, "dqn_ff", seed) for seed in "78"),
         Unit("run", "smoke", MAZE, "dqn_ff.learning_rate=0.1", "0"),
+        Unit("speed", "smoke", MAZE, "dqn_ff", "7"),
         Unit("histories", "smoke", "dark_room_7x7"),
         Unit("memory", "smoke", ROOM, "radt.every_25"),
     }

@@ -1,19 +1,27 @@
-"""Promises of a memory's keys: an embedding that was killed goes on, and ends with the same bytes."""
+"""Promises of a memory's keys and of their index: what a kill leaves, what is held at once, and on which device."""
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from recollect.artifacts.inputs import Inputs
 from recollect.artifacts.sealed import manifest_path, write_arrays
-from recollect.radt import memory_keys
+from recollect.common.index import FlatIndex
+from recollect.radt import memory_index, memory_keys
+from recollect.radt.chunks import ChunkSettings, cut_chunks
 from recollect.radt.embedders import DomainSpecificEmbedder
 from recollect.settings.errors import UserError
 from recollect.stages import paths
 from recollect.stages.embed import embed
+from recollect.stages.index import index
+from recollect.stages.stage import Job
+from recollect.stages.table import STAGES
 
 OF = ("smoke", "dark_room_10x10", "radt")
 
@@ -60,3 +68,46 @@ def test_a_stride_that_no_episode_is_as_long_as_is_refused(
     with pytest.raises(UserError, match="the longest has 3 steps, not 4") as refused:
         memory_keys.memory_entries(of, Inputs(histories=path), tmp_path / "parts", provenance={})
     assert "'radt' in 'room'" in refused.value.where and "memory.stride to 3 or less" in refused.value.do
+
+
+def embedded(copies: int) -> None:
+    """Embeddings of four entries, of which so many have the same key."""
+    column = np.arange(4)
+    entries = cut_chunks(column, column * 0 + 5, column * 0, column * 0.0, ChunkSettings(5, 5, 5, 5))
+    keys = np.eye(4, 7, dtype=np.float32)[np.maximum(column - copies + 1, 0)]
+    write_arrays(paths.embeddings(*OF), {"keys": keys, **entries.to_arrays()}, kind="embeddings")
+
+
+def test_keys_are_let_go_before_the_index_is_filled_with_those_that_are_kept(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedded(copies=2)
+    add, held = FlatIndex.add, []
+
+    def watched(built: FlatIndex, keys: Any) -> None:
+        held.extend(
+            found.shape for found in gc.get_objects() if type(found) is torch.Tensor and found.shape[1:] == (7,)
+        )
+        add(built, keys)
+
+    monkeypatch.setattr(FlatIndex, "add", watched)
+    index(*OF)
+    assert held == [(3, 7)]
+
+
+def test_near_copies_are_searched_for_on_the_device_of_the_job(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedded(copies=1)
+    asked = []
+
+    def searched(keys: torch.Tensor, *_: Any, **__: Any) -> None:
+        asked.append(keys.device.type)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(memory_index, "deduplicate", searched)
+    for device in ("cpu", "meta"):
+        with pytest.raises(KeyboardInterrupt):
+            index(*OF, device=device)
+    assert asked == ["cpu", "meta"]
+    for scale, env in (("paper", "meta_world"), ("smoke", "dark_room_10x10")):  # as the other half of a cluster's job
+        assert STAGES["index"].on_gpu(Job("index", scale, env, "radt")) is (scale == "paper")
+        assert STAGES["embed"].on_gpu(Job("embed", scale, env, "radt")) is (scale == "paper")

@@ -60,6 +60,10 @@ def test_verdicts_stand_beside_the_figures_and_end_what_is_said(
     lines = said(capsys, monkeypatch, "finished").splitlines()
     assert " ".join(lines[1].split()) == f"results/demo/figures/{few}.pdf ✓ rises it does (not there yet)"
     assert lines[-1] == "Claims: 1 holds (results/demo/claims.json)"
+    made_results.claim("falls", few)  # since
+    last = said(capsys, monkeypatch, "finished").splitlines()[-1]
+    judge = "`snakemake results/demo/claims.json`"
+    assert last == f"Claims: 1 holds (results/demo/claims.json); 1 not judged yet: {judge}"
 
 
 def test_about_one_figure_the_commands_are_about_that_figure(

@@ -32,7 +32,7 @@ from recollect.stages.provenance import digest
 from recollect.stages.records import Record
 from recollect.stages.rules import StageRule
 from recollect.stages.selection import default_selection
-from recollect.stages.stage import Job
+from recollect.stages.stage import Job, Stage
 from recollect.stages.table import STAGES
 from recollect.stages.train import train
 from recollect.stages.wall_time import wall_seconds
@@ -98,13 +98,13 @@ def test_what_remains_is_what_is_missing_or_stale_and_what_waits_for_it(
         for path in STAGES[job.stage].makes(job):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
-    monkeypatch.setattr("recollect.stages.plan._is_of_today", lambda job: job in there or job.stage == "figure")
+    monkeypatch.setattr(Stage, "is_made", lambda self, job: job in there or job.stage == "figure")
     rest = forecast("smoke", ["one"], measured=GENERATED, only_remaining=True)
     assert [job.stage for job in rest.plan.needs] == ["run", "figure"]
     assert (
         rest.seconds() == TRAIN + EVALUATE + FIGURE and "figure" in rest.text() and "| `one` | 2 |" in cost_table(rest)
     )
-    monkeypatch.setattr("recollect.stages.plan._is_of_today", lambda job: True)
+    monkeypatch.setattr(Stage, "is_made", lambda self, job: all(path.is_file() for path in self.makes(job)))
     done = forecast("smoke", ["one", "two"], measured=GENERATED, only_remaining=True)
     assert [job.env for job in done.plan.needs] == ["two"]
     for path in STAGES["figure"].makes(Job("figure", "smoke", "two")):
@@ -166,6 +166,18 @@ def test_a_page_gets_the_tables_that_it_has_marks_for(made: Path) -> None:
     with pytest.raises(UserError, match="no place for this forecast"):
         CliRunner().invoke(app, asked, catch_exceptions=False)
     assert page.read_text() == "no marks"
+
+
+def test_what_a_page_would_not_show_is_refused_and_without_figures_its_marks_name_none(made: Path) -> None:
+    page = made / "page.md"
+    page.write_text("no marks")
+    asked = ["forecast", "--scale", "smoke", "--write", str(page)]
+    for words in (["--remaining"], ["--measure"], ["--jobs", "2"], ["--table"], ["--threads", "4"]):
+        with pytest.raises(UserError, match="a page has the tables of a fresh clone, whatever --"):
+            CliRunner().invoke(app, [*asked, *words], catch_exceptions=False)
+    Path("config/config.yaml").write_text("scale: smoke\nfigures: [one]\n")
+    with pytest.raises(UserError, match="<!-- forecast smoke: begin -->"):
+        CliRunner().invoke(app, asked, catch_exceptions=False)
 
 
 def test_worlds_that_are_not_here_have_observations_of_their_size(

@@ -149,6 +149,12 @@ def test_only_what_runs_as_a_graph_is_reckoned_as_one(workdir: Path) -> None:
     assert 0 < acts.captured < acts.passes / 2 and acts.kernels == 100 * acts.captured
     assert captured("amago_meta_world_reach", "amago_gru.continuous=beta") == (False, False)
     assert captured("amago_tmaze_50", "amago_transformer.cuda_graphs=false") == (False, False)
+    assert captured("amago_tmaze_50", "amago_transformer.slow_inference=true") == (False, True)
+    apart = work_of(Job("train", "paper", "amago_tmaze_50", "amago_transformer.processes=3"))
+    whole = work_of(Job("train", "paper", "amago_tmaze_50", "amago_transformer"))
+    hp = settings_of("paper", "amago_tmaze_50", "amago_transformer").method.hyperparameters
+    assert whole.captured - apart.captured == hp.epochs * hp.steps_per_epoch  # collectors act on the CPU
+    assert captured("amago_tmaze_50", "amago_transformer.inputs.augment=true") == (True, True)  # there is no image
     several = work_of(Job("train", "paper", "amago_tmaze_50", "amago_transformer.devices=2"))
     assert 0 < several.captured < several.passes / 2 and several.kernels == 100 * several.captured
     assert captured(MAZE, METHOD) == (False, True)

@@ -15,6 +15,8 @@ from recollect.stages.check_own import check_own
 from recollect.stages.claims import claims
 from recollect.stages.init import TEMPLATES, init
 from recollect.stages.making import make_job
+from recollect.stages.pairs import check_figure
+from recollect.stages.settings import checked_figure
 from recollect.stages.stage import Job
 
 NUMBERS = itertools.count()
@@ -66,7 +68,8 @@ def test_all_that_is_begun_is_in_order_and_runs_at_scale_smoke(mine: Path) -> No
     ("words", "options", "message"),
     [
         (("wolrd", "hall"), {}, "did you mean 'world'"),
-        (("world", "tmaze"), {}, "there is a world 'tmaze' already"),
+        (("world", "tmaze"), {}, "the world 'tmaze' is there already"),
+        (("method", "dqn"), {}, "the algorithm 'dqn' is there already"),
         (("world", "dark_room_7x7"), {}, "among the environments already"),
         (("world", "my-hall"), {}, "letters, digits and _"),
         (("figure", "../halls"), {}, "cannot be a name"),
@@ -84,6 +87,23 @@ def test_what_cannot_be_begun_is_refused(
     with pytest.raises(UserError, match=message):
         init(*words, "smoke", **options)
     assert not mine.exists()
+
+
+def test_a_figure_of_episodes_that_each_start_empty_has_no_in_context_episodes(mine: Path) -> None:
+    init("figure", "arms", "smoke", env="tmaze_passive_5", method="dqn_lstm")
+    drawn = checked_figure("smoke", "arms")
+    assert (drawn.kind, drawn.options.last, drawn.caption) == ("bars", "all", "Return per episode.")
+    check_figure("smoke", "arms")
+    init("figure", "rooms", "smoke", env="dark_room_7x7", method="radt")
+    assert checked_figure("smoke", "rooms").caption == "Return of each in-context episode."
+
+
+def test_what_to_do_next_names_the_scale_that_was_asked_for(mine: Path) -> None:
+    said = init("figure", "rooms", "paper", env="dark_room_10x10", method="radt")
+    assert "`snakemake results/paper/figures/rooms.pdf`" in said
+    assert "`recollect claims --scale paper --figure rooms`" in init("claim", "flat", "paper", figure="rooms")
+    assert "radt" in (mine / "config/claims/flat.yaml").read_text()
+    assert "table of actions" not in (mine / "config/claims/flat.yaml").read_text()
 
 
 def test_no_file_is_written_over(mine: Path) -> None:

@@ -198,7 +198,8 @@ def test_episodes_of_different_lengths_stay_apart(tiny: Any) -> None:
     here = tiny()
     here.environment, linear = environment, {"observation_embedding": "linear"}
     settings = here.settings("radt", selection="sample", network=linear)
-    embedder = DomainSpecificEmbedder(here.network(here.settings("dt", network=linear)), settings.method.memory)
+    seen_by = here.network(here.settings("dt", network=linear))
+    embedder = DomainSpecificEmbedder(seen_by, settings.method.memory, "float32")
     network = here.network(settings, scale=1.0)
     found = traced(RetrievalPolicy(network, embedder, settings), environment, list(range(20)))
     found.played.validate(actions=5)

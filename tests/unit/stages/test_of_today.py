@@ -22,6 +22,7 @@ from recollect.cli import app
 from recollect.settings import still
 from recollect.stages import check, evaluate, paths
 from recollect.stages.figure import figure, is_drawn
+from recollect.stages.making import make_job
 from recollect.stages.of_today import not_of_today, stale_words
 from recollect.stages.plan import are_of_today, say_other
 from recollect.stages.stage import Job
@@ -155,6 +156,19 @@ def test_what_was_only_fetched_counts_as_of_today_and_a_report_made_by_hand_does
         path.touch()
     assert are_of_today([fetched, Path("not/there")], "smoke") and not are_of_today([report], "smoke")
     assert not say_other([fetched, report], "smoke")
+
+
+def test_python_makes_nothing_again_that_is_drawn_or_fetched(
+    few: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    figure(SCALE, few)
+    write_json(paths.published("dark_keydoor"), {}, kind="published data")  # of a commit that nothing pins
+    monkeypatch.setattr("recollect.stages.making.maker", lambda *of: None)  # the runs are made up
+    jobs = [Job("figure", SCALE, few), Job("fetch_data", "paper", "dark_keydoor")]
+    with caplog.at_level(logging.INFO, "recollect"):
+        for job in jobs:
+            make_job(job, "cpu")
+    assert caplog.messages == [f"{job}: kept, it is of today's settings, code and inputs" for job in jobs]
 
 
 def test_all_seeds_of_a_run_are_asked_of_once(few: str, monkeypatch: pytest.MonkeyPatch) -> None:

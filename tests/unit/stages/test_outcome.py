@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from recollect import cli
 from recollect.artifacts.sealed import read_table, write_table
-from recollect.stages import paths
+from recollect.stages import paths, records
 from recollect.stages.outcome import outcome
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
@@ -33,6 +33,12 @@ def test_training_and_scoring_by_hand_end_with_their_files_and_the_score(workdir
     final = scores[(scores["split"] == "eval") & (scores["metric"] == "return")]
     assert said.startswith(f"return: {final['value'].mean():.4g}") and said.endswith(f"({paths.scores(*RUN)})")
     assert last_line("run", *words) == said  # what is there is kept, and said as well
+
+
+def test_training_that_may_trust_a_checkpoint_is_recorded_as_any_other(workdir: Path) -> None:
+    words = ["--scale", "smoke", "--env", "tmaze_passive_5", "--method", "dqn_ff", "--seed", "0", "--threads", "1"]
+    last_line("train", *words, "--trust-checkpoint")
+    assert records.read(records.place(Job("train", *RUN[:3], "0"))) is not None
 
 
 def test_a_figure_and_the_scores_of_a_kept_policy_are_named(workdir: Path) -> None:

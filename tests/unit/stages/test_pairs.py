@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -106,6 +107,35 @@ def test_a_package_that_registers_an_environment_is_named_with_file_and_line(min
     assert "mine_of_pairs/bandit.py:1 " in refused.value.where
 
 
+# ------------------------------------------------------------------------------------------------- options of a figure
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("length_aggregation", {"ends": {"tmaze_pasive_10": 900}}),
+        ("length_aggregation", {"lengths": {"tmaze_pasive_10": 10}}),
+        ("length_aggregation", {"beside": {"others": ["tmaze_passive_5", "tmaze_pasive_10"]}}),
+        ("curve_panels", {"lines": {"tmaze_pasive_10": 0.5}}),
+    ],
+)
+def test_options_name_environments_that_there_are_drawn_or_not(
+    kind: str, options: dict[str, dict[str, Any]], mine: Path
+) -> None:
+    def written(options: Any) -> None:
+        content = {"title": "Own", "kind": kind, "environments": ["tmaze_passive_5"], "methods": ["dqn_lstm"]}
+        (mine / "config/figures/own.yaml").write_text(yaml.safe_dump({**content, "options": options}))
+
+    written(options)
+    for planning in (check.resolve_all, lambda: plan("smoke", ["own"])):
+        with pytest.raises(UserError, match="no configuration named 'tmaze_pasive_10'") as refused:
+            planning()
+        assert "figures/own.yaml (scale smoke)" in refused.value.where
+        assert "did you mean 'tmaze_passive_10'" in refused.value.do
+    written(yaml.safe_load(yaml.safe_dump(options).replace("pasive", "passive")))
+    assert plan("smoke", ["own"]).needs
+
+
 # --------------------------------------------------------------------------------------------------------------- pairs
 
 IMPOSSIBLE = {
@@ -156,11 +186,24 @@ def test_a_pair_that_cannot_run_is_refused_by_all_that_plans_and_by_training(
     assert not list(Path().glob("results/smoke/runs/*/*/*/*.safetensors"))
 
 
-def test_what_planning_was_handed_says_which_pairs_cannot_run(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Snakemake makes no world to find out."""
+def test_a_package_that_was_installed_since_is_found(mine: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Though neither configuration nor code differ, of which Snakemake keeps what it checked."""
+    a_world(mine, "import a_package_of_pairs")
+    packages = tmp_path_factory.mktemp("packages")
+    with held_still():
+        check.check_once()
+        with pytest.raises(CannotImport, match="needs the package 'a_package_of_pairs', which is not installed"):
+            plan("smoke", ["own"])
+    (packages / "a_package_of_pairs.py").touch()
+    with pytest.MonkeyPatch.context() as patch, held_still():
+        patch.syspath_prepend(str(packages))
+        check.check_once()
+        assert plan("smoke", ["own"]).needs
+
+
+def test_what_planning_was_handed_lets_no_pair_pass_that_cannot_run(mine: Path) -> None:
     a_figure(mine, "gym.Pendulum-v1", "dqn_lstm")
     resolved = check.resolve_all()
-    monkeypatch.setattr("recollect.stages.pairs._check", None)
     with held_still():
         prepare(resolved)
         check_figure("smoke", "amago_dark_key_door")
@@ -189,3 +232,30 @@ def test_published_values_that_a_figure_cannot_show_are_refused_with_its_file_be
     with pytest.raises(UserError, match="'radt_figure_5' have no curve for dark_room_10x10") as refused:
         check.check()
     assert "mine_of_pairs/config/figures/own.yaml" in refused.value.where
+
+
+def test_an_in_context_curve_of_episodes_that_each_start_empty_is_refused_with_its_file(mine: Path) -> None:
+    a_figure(mine, "gym.CartPole-v1", "dqn_lstm")
+    file = mine / "config/figures/own.yaml"
+    for command in (check.check, lambda: plan("smoke", ["own"])):
+        with pytest.raises(UserError, match=r"episodes of 'gym\.CartPole-v1' each start empty") as refused:
+            command()
+        assert "mine_of_pairs/config/figures/own.yaml" in refused.value.where and "kind: bars" in refused.value.do
+    text = file.read_text()
+    file.write_text(text + "options: {x: step}\n")
+    check_figure("smoke", "own")
+    file.write_text(text.replace("in_context_curve", "bars"))
+    check_figure("smoke", "own")
+
+
+def test_a_page_that_nothing_can_draw_is_refused_where_it_is_asked_for(mine: Path) -> None:
+    a_figure(mine, "gym.CartPole-v1", "dqn_lstm")
+    file = mine / "config/figures/own.yaml"
+    content = {**yaml.safe_load(file.read_text()), "kind": "bars"}
+    file.write_text(yaml.safe_dump({**content, "pages": {"dqn_lstm": "gym.CartPole-v1"}}))
+    with pytest.raises(UserError, match="can have no inspection page") as refused:
+        plan("smoke", ["own"])
+    assert "function `scene`" in refused.value.do and "mine_of_pairs/config/figures/own.yaml" in refused.value.where
+    env = "tmaze_passive_5"
+    file.write_text(yaml.safe_dump({**content, "environments": [env], "pages": {"dqn_lstm": env}}))
+    assert [job.stage for job in plan("smoke", ["own"]).needs].count("page") == 1

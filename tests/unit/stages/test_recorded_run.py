@@ -19,6 +19,8 @@ from recollect.stages.figure import figure
 from recollect.stages.of_today import in_words
 from recollect.stages.recorded_run import record, renewed
 from recollect.stages.recorded_tables import CLAIMS, COLUMNS, RUN, csv_text, tables
+from recollect.stages.records import note, place
+from recollect.stages.stage import Job
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = Path("docs/recorded") / SCALE
@@ -107,13 +109,19 @@ def test_a_run_that_another_machine_made_is_recorded_as_such(few: str) -> None:
     assert "(NVIDIA H100, Xeon), run at commit older, recorded at commit " in Path("docs/radt.md").read_text()
 
 
-@pytest.mark.parametrize("resumed", [False, True])
-def test_the_time_of_all_jobs_is_given_where_it_is_the_whole_of_it(few: str, resumed: bool) -> None:
+@pytest.mark.parametrize("lacking", ["", "the beginning", "a record"])
+def test_the_time_of_all_jobs_is_given_where_it_is_the_whole_of_it(few: str, lacking: str) -> None:
     for seed in range(5):
-        made_results.write_time(made_results.ROOM, "ad", seed, "train", 100.0, resumed=resumed and seed == 3)
+        for stage in ("train", "evaluate"):
+            resumed = lacking == "the beginning" and seed == 3
+            made_results.write_time(made_results.ROOM, "ad", seed, stage, 100.0, resumed=resumed)
+    for job in (Job("generate", SCALE, made_results.ROOM), Job("figure", SCALE, few)):
+        note(job, "cpu", "", {}, seconds=50.0, resumed=False)
+    if lacking == "a record":
+        place(Job("evaluate", SCALE, made_results.ROOM, "ad", "2")).unlink()
     record(SCALE, [few])
     seconds = [float(row["value"]) for row in read("run") if row["what"] == recorded_run.SECONDS]
-    assert seconds == [] if resumed else seconds[0] >= 500
+    assert seconds == ([] if lacking else [1100])
 
 
 def test_a_figure_of_runs_that_a_gpu_trained_says_so_although_a_cpu_evaluated_them(few: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 from made_results import MAZE, ROOM, SCALE, configure, last_score, method_changed, write_run, write_time
 from typer.testing import CliRunner
 
-from recollect.artifacts.scores import scores_frame
+from recollect.artifacts.scores import concat_scores, scores_frame
 from recollect.artifacts.sealed import manifest_path, read_json, verify, write_table
 from recollect.cli import app
 from recollect.figures.report import COLUMNS, duration
@@ -75,6 +75,12 @@ def test_a_row_says_what_an_online_run_left(few: str) -> None:
     (row,) = rows(page(few))
     assert row["Final score"] == f"{last_score(2):.2f} return"  # not the evaluations on the way
     assert (row["Env. steps"], row["Updates"]) == ("2,560", "40")
+
+
+def test_a_row_of_a_run_that_logged_nothing_says_no_step(few: str) -> None:
+    path = paths.train_table(SCALE, ROOM, "ad", 3)
+    write_table(path, concat_scores([]), kind="train", provenance=verify(path)["provenance"])
+    assert rows(page(few))[3]["Updates"] == "0"
 
 
 def test_a_variant_that_is_not_trained_has_the_updates_of_its_base_and_its_own_time(few: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from recollect import cli
 from recollect.artifacts.processes import lives
 from recollect.artifacts.stopping import STATUS, saves_on_sigterm
 from recollect.stages.paths import Place
@@ -97,6 +98,15 @@ def gone(pids: dict[str, int]) -> bool:
     while any(lives(pid) for pid in pids.values()) and time.monotonic() < end:
         time.sleep(0.01)
     return not any(lives(pid) for pid in pids.values())
+
+
+def test_a_seed_that_is_named_twice_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked: list[list[int]] = []
+    monkeypatch.setattr(cli, "side_by_side", lambda stage, names, seeds, *rest, **how: asked.append(seeds))
+    monkeypatch.setattr(cli, "one", lambda stage, names, *rest: asked.append([names["seed"]]))
+    cli._do(WHOLE, {}, seed=[3, 0, 3], at_a_time=2, threads=1)
+    assert asked == [[3, 0], [3], [0]]
 
 
 @pytest.mark.slow

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pandas as pd
 import pytest
@@ -75,6 +77,19 @@ def test_a_wrong_key_or_value_is_refused_before_anything_runs() -> None:
     ):
         with pytest.raises(UserError, match=answer):
             swept(runs, change)
+    assert not runs.commands
+
+
+def test_so_is_every_choice_and_both_ends_of_a_range_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", MagicMock())
+    runs = Runs()
+    for changes, answer in (
+        (("learning_rate=1e-4..1e-2", "lerning_rate=1,2"), "learning_rate"),
+        (("sequence.width=8,16,wide",), "'sequence.width' is"),
+        (("discount=0.9..1.5",), "'discount' is"),
+    ):
+        with pytest.raises(UserError, match=answer):
+            sweep("smoke", ENV, METHOD, (0,), changes, trials=3, start=runs)
     assert not runs.commands
 
 

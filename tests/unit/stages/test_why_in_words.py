@@ -41,6 +41,10 @@ def test_own_modules_that_changed_are_named(mine: Path) -> None:
     write_json(SNAPSHOTS / "known.json", {"codes": ["then"], "modules": before}, kind="code")
     (mine / "helper.py").write_text("VALUE = 22\n")
     assert why._code_words(["mine_of_why.own_method"], "then") == "code changed: mine_of_why.helper"
+    # Of a job by hand nothing was kept.
+    assert why._code_words(["mine_of_why.own_method"], "by hand").endswith(
+        "Snakemake did not run that job in this folder"
+    )
 
 
 def test_what_was_made_and_is_gone_is_told_from_what_was_never_made(workdir: Path) -> None:

@@ -1,7 +1,7 @@
 """BERT's encoder, for reading windows fast: post-norm, bidirectional, learned positions; frozen.
 
-Why not the class in transformers, whose weights it takes: only real tokens are computed (rows are of different lengths),
-products go through `kernels.linear` (twice as fast on AMD processors), and where only some tokens' states are wanted the
+Its weights are those of the class in transformers, which is slower. Here only real tokens are computed, as rows are of different
+lengths. Products go through `kernels.linear` (twice as fast on AMD processors). Where only some tokens' states are wanted, the
 last layer computes only those.
 
 Source: Devlin et al. 2019 (arXiv 1810.04805).

@@ -1,7 +1,7 @@
 """BERT and its kin as memory: they read [CLS] and the last M inputs of each row anew at every step.
 
-Positions count from [CLS] in each row; padding is never attended to. On a CPU each different window is read once (in
-MiniGrid-Memory of size 7 with 12 inputs, 29 % of the first 2,000 windows of SHELM are new, and 3 % after 30,000).
+Positions count from [CLS] in each row; padding is never attended to. On a CPU each different window is read once. In
+MiniGrid-Memory of size 7 with 12 inputs, 29 % of SHELM's first 2,000 windows are new, and 3 % after 30,000.
 
 Source: HELM's list of what is to be done (specification 3.4, 9.5).
 """

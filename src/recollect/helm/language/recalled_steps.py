@@ -1,8 +1,8 @@
 """In front of a ring of keys and values on a CPU: a step that was taken before is not computed again.
 
-What a step makes of its inputs depends on no more than L (M - 1) inputs before them (L layers that each look at M), and agents
-see the same few frames in the same few orders. So what the ring would keep of a step, and its state, is looked up by hashes of
-those inputs. Only steps that were never taken go through the network, in one batch.
+Each of L layers looks at M inputs, so what a step makes of its inputs depends on at most L (M - 1) inputs before them. Agents
+see the same few frames in the same few orders. So hashes of those inputs are enough to look up a step's state, and what the
+ring would keep of it. Only steps that were never taken go through the network, in one batch.
 """
 
 from __future__ import annotations

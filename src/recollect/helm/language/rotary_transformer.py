@@ -3,8 +3,8 @@
 - Pre-norm layers with RMSNorm; several heads of queries share keys and values; gated feed-forward layers (SwiGLU).
 - Its memory is a ring: of every layer the keys and values of each row's last M inputs, as of Transformer-XL. A layer sees
   what the one below it made of M inputs, so layer n looks n (M - 1) inputs back.
-- Rotary positions count only by their difference. So a key stays as it was written while the ring rolls, and reading step
-  by step equals one pass over all inputs in which each attends to M, itself among them.
+- Rotary positions count only by their difference. So a key stays as it was written while the ring rolls. Reading step by
+  step equals one pass over all inputs in which each attends to M, itself among them.
 - Unlike Transformer-XL it has not learned to attend to an empty memory: a row that was reset attends to its own inputs.
 
 Sources: Touvron et al. 2023 (arXiv 2302.13971); rotary positions: Su et al. 2021 (arXiv 2104.09864); shared heads:

@@ -35,7 +35,7 @@ class SharedMemory:
         self.rows = [_rows_of(memory) for memory in memories]
         self.whole.start(sum(self.rows))
         cache, written = self._cache, []
-        # Rows share the ring's place. One that was elsewhere writes from here on: how old a slot is counts, not which it is.
+        # All rows write to the same slot. A memory that was at another goes on here: only the age of a slot counts.
         place = first.cache.count
         for at, rows, memory in zip(self._firsts, self.rows, memories, strict=True):
             part = cache.part(at, rows)
@@ -58,7 +58,7 @@ class SharedMemory:
     def step(self, inputs: Mapping[int, Tensor]) -> dict[int, Tensor]:
         """History vectors [B, H] of each share after K more inputs [B, K, D], which are remembered.
 
-        One that is not among `inputs` reads zeros: it is lost.
+        A share without inputs reads zeros from here on: its run has failed, and its memory is of no more use.
         """
         if self._forgotten_B.any():
             self.whole.reset(self._forgotten_B)
@@ -71,7 +71,7 @@ class SharedMemory:
         return {n: vectors[n] for n in inputs}
 
     def reset(self, share: int, mask_B: Tensor) -> None:
-        """The rows of a share's mask are forgotten before the next step."""
+        """Forget some rows of a share; it is done before the next step."""
         first = self._firsts[share]
         self._forgotten_B[first : first + self.rows[share]] |= mask_B.cpu()
 

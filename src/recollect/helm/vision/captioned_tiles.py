@@ -1,12 +1,12 @@
 """Pictures of MiniGrid's tiles as an agent sees them, and what can truly be said of each: what `dual_encoder` learns from.
 
-A picture is the view of an agent in a made-up place: 7 x 7 tiles of 8 pixels, the agent at the middle of the lower edge
-looking up, walls around it or not, doors in the walls, things on the floor or in its hands, and darkness where it cannot
-see. Tiles are drawn and hidden by the package minigrid itself.
+A picture is the view of an agent in a made-up place: 7 x 7 tiles of 8 pixels. The agent is at the middle of the lower edge and
+looks up. There may be walls around it, doors in the walls, and things on the floor or in its hands. It is dark where the agent
+cannot see. Tiles are drawn and hidden by the package minigrid itself.
 
-A picture is said to be, with weights that sum to one, what stands in it: of each thing its name first ("key"), then name
-and colour ("red key"), then colour ("red"); of doors also how they stand ("locked"). Nearer things weigh more. Where
-there are no things, walls or floor are what there is.
+What is said of a picture is what stands in it, with weights that sum to one. The name of a thing ("key") weighs most, then name
+and colour ("red key"), then colour ("red"). Of doors it is also said how they stand ("locked"). Nearer things weigh more. Where
+there are no things, the word is "wall" or "floor".
 
 Some pairs of colour and thing, and some cells, are held out: no training picture has them.
 """

@@ -144,7 +144,7 @@ def targets(weights_NC: Tensor) -> Tensor:
 def contrastive_loss(images_NW: Tensor, texts_TW: Tensor, weights_NT: Tensor, scale: Tensor) -> Tensor:
     """CLIP's symmetric loss where a picture has several captions and a caption several pictures.
 
-    `weights_NT` is how true each text is of each picture; those that are true of none are wrong answers only.
+    `weights_NT` is how true each text is of each picture. A text that is true of no picture only serves as a wrong answer.
     """
     logits_NT = scale * F.normalize(images_NW, dim=1) @ F.normalize(texts_TW, dim=1).T
     of_images = -(targets(weights_NT) * logits_NT.log_softmax(1)).sum(1).mean()
@@ -159,7 +159,7 @@ def train(
 ) -> Network:
     """Train a dual encoder, or go on with it from the run's newest checkpoint, to the same bytes.
 
-    `sentences` gives vectors float32 [N, S] of texts; of `others` the wrong answers of every batch are drawn.
+    `sentences` gives vectors float32 [N, S] of texts. Each batch draws its wrong answers from the texts `others`.
     """
     captions_CS, others_OS = sentences(captioned_tiles.captions()).clone(), sentences(others).clone()
     scenes = captioned_tiles.draw_scenes(settings.pictures, generator("captioned tiles", settings.seed))

@@ -60,7 +60,7 @@ class TokenVocabulary:
 
     @classmethod
     def on(cls, device: str | torch.device, path: Path) -> TokenVocabulary:
-        """Those of one file that are read so are one, on each device."""
+        """A file is read once for each device; whoever asks again gets the same object."""
         return frozen(lambda: cls.open(path).to(device), path, "words", torch.device(device))
 
     def to(self, device: str | torch.device) -> TokenVocabulary:

@@ -59,7 +59,7 @@ def vision_language_model(
 ) -> VisionLanguageModel:
     """Load a model of config/vision_language_models.yaml from the `model.safetensors` that a rule made.
 
-    A `random` one needs none, but a seed. Those of one file and the same settings are the same model.
+    A `random` one needs none, but a seed. A file is read once for the same settings; whoever asks again gets the same object.
 
     Args:
         scale: what it says of the model holds; None: what the file says.
