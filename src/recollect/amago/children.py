@@ -1,12 +1,21 @@
-"""How a process that a run has started says what went wrong in it, as the process of a command does."""
+"""A process that a run has started: it ends with the run's first, and says what went wrong in it as a command does."""
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from recollect.artifacts.lock import dies_with_parent
+from recollect.environments.worker import ignore_stops
 from recollect.settings.errors import as_user_error
+
+
+def end_with_parent() -> None:
+    """The first process saves and then ends the others: what stops all processes of a job at once must not be quicker."""
+    dies_with_parent(signal.SIGKILL)
+    ignore_stops()
 
 
 @contextmanager

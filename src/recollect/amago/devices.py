@@ -26,7 +26,6 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import signal
 import sys
 import threading
 import time
@@ -43,13 +42,13 @@ import numpy as np
 import torch
 
 from recollect.amago.agent import Agent
-from recollect.amago.children import reported
+from recollect.amago.children import end_with_parent, reported
 from recollect.amago.drawing import Drawing, recorder_of, relabeler
 from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.network import WorldShape
 from recollect.amago.share import Apart, Share
 from recollect.amago.trajectory_files import TrajectoryFiles
-from recollect.artifacts.lock import SharedLock, dies_with_parent
+from recollect.artifacts.lock import SharedLock
 from recollect.artifacts.threads import use_threads
 from recollect.environments.registry import make_world, tasks
 from recollect.settings.errors import UserError
@@ -103,10 +102,7 @@ def device_of(rank: int, kind: str) -> torch.device:
 
 def follow(lock: Any, agent: type[Agent], settings: Settings, pipe: Connection, rank: int, *arguments: Any) -> None:
     """What the process of a further device does until the first one ends it or is gone. The lock is held by having been given."""
-    dies_with_parent(signal.SIGKILL)
-    # The first process saves and then ends the others. What ends all processes of a job at once must not be quicker.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+    end_with_parent()
     try:
         with reported():
             learn(agent, settings, pipe, rank, *arguments)

@@ -36,13 +36,13 @@ import numpy as np
 import torch
 
 from recollect.amago.agent import Agent
-from recollect.amago.children import reported
+from recollect.amago.children import end_with_parent, reported
 from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.loop import Collector, Trainer
 from recollect.amago.network import world_shape
 from recollect.amago.policy import AmagoPolicy
 from recollect.amago.trajectory_files import UNLIMITED, Trajectory, TrajectoryFiles
-from recollect.artifacts.lock import SharedLock, dies_with_parent
+from recollect.artifacts.lock import SharedLock
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, write_arrays
 from recollect.artifacts.threads import use_threads
@@ -117,7 +117,7 @@ class LearnersEpoch:
 
 def collect_alone(lock: Any, *arguments: Any) -> None:
     """`collect` as a process, which the kernel ends when its learner ends. The lock is held by having been given."""
-    dies_with_parent()
+    end_with_parent()
     with reported():
         collect(*arguments)
 
