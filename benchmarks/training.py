@@ -187,7 +187,7 @@ def window(case: Case, batch: int, end_B: np.ndarray, purpose: str) -> Experienc
         reward=torch.from_numpy(draw.integers(0, 2, (batch, steps)).astype(np.float32)) * real,
         timestep=time * real,
         mask=real,
-    )
+    ).map(lambda field: field.to(case.device))
 
 
 def batch_of(case: Case) -> tuple[Experience, Experience | None]:
@@ -197,10 +197,10 @@ def batch_of(case: Case) -> tuple[Experience, Experience | None]:
         end_B = case.context // 2 + draw.integers(1, case.context // 2, case.batch)
     else:
         end_B = np.minimum(draw.integers(1, 2 * case.context, case.batch), case.context)
-    now = window(case, case.batch, end_B, "now").to(case.device)
+    now = window(case, case.batch, end_B, "now")
     if case.method != "RA-DT":
         return now, None
-    return now, window(case, case.batch, np.full(case.batch, case.context), "context").to(case.device)
+    return now, window(case, case.batch, np.full(case.batch, case.context), "context")
 
 
 def trainer(network: DecisionTransformer, case: Case) -> Callable[[], Tensor]:

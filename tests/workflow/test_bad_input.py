@@ -167,7 +167,7 @@ CONFIGURATION: dict[str, tuple[Change | None, list[str], tuple[str, ...]]] = {
     "list where a mapping is needed": (
         edited("methods/dt", environments=["dark_room_10x10"]),
         TRAIN,
-        ("`environments` must map", "config/methods/dt.yaml", "hyperparameters"),
+        ("`environments` must map", "config/methods/dt.yaml", "environments: {"),
     ),
     "number out of range": (
         edited("scales/smoke", methods__dt__hyperparameters__optimisation__checkpoint_every=0),
@@ -433,7 +433,7 @@ WRONG_FILES: dict[str, tuple[Change, list[str], tuple[str, ...]]] = {
         TRAIN,
         ("cannot be split into 3 heads", "hyperparameters", "correct 'network'"),
     ),
-    "a file where a folder must be": (a_file_in_the_way, TRAIN, ("cannot be used", "checkpoints", "run the same")),
+    "a file where a folder must be": (a_file_in_the_way, TRAIN, ("cannot be written", "checkpoints", "run the same")),
 }
 
 

@@ -118,7 +118,7 @@ def test_a_full_disk_is_one_message_of_the_collector_and_exit_status_2(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(sealed, "_write_pieces", full)
-    monkeypatch.setattr(amago_processes, "dies_with_parent", lambda: None)
+    monkeypatch.setattr(amago_processes, "end_with_parent", lambda: None)
     ours, its = multiprocessing.Pipe()
     ours.send(0)
     settings = settings_of(processes=2, epochs=1, steps_per_epoch=12)

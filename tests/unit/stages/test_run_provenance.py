@@ -250,7 +250,7 @@ def test_seeds_are_no_part_of_a_run_s_settings() -> None:
 
 def test_inputs_are_verified_and_named_by_their_hash(workdir: Path) -> None:
     write_json("a.json", [1], kind="test")
-    first = provenance.describe("s", "c", [Path("a.json"), None])
+    first = provenance.describe("s", "c", [Path("a.json")])
     assert first["inputs"].keys() == {"a.json"} and len(first["inputs"]["a.json"]) == 64
     write_json("a.json", [2], kind="test")
     assert provenance.describe("s", "c", [Path("a.json")])["inputs"] != first["inputs"]
