@@ -179,8 +179,7 @@ def test_what_a_user_can_mend_is_one_message_of_a_device_and_exit_status_2(
         raise UserError("the file cannot be written: No space left on device", where="buffer", do="free some space")
 
     monkeypatch.setattr(devices, "learn", full)
-    monkeypatch.setattr(devices, "dies_with_parent", lambda _: None)
-    monkeypatch.setattr(devices.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(devices, "end_with_parent", lambda: None)
     with pytest.raises(SystemExit) as ended:
         devices.follow(None, Agent, settings_of(**TWO), None, 1)  # type: ignore[arg-type]
     said = capsys.readouterr().err
