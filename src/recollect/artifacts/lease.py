@@ -219,11 +219,18 @@ def _opened(path: Path) -> int:
             return descriptor
 
 
+def device_model() -> str:
+    """What the first device is that this process may use, ``NVIDIA H200``; empty when torch cannot use any. CUDA does not begin."""
+    first = _cuda_devices()[:1]
+    models = re.findall(r"^GPU \d+: (.*) \(UUID: ([^)\s]+)\)", _nvidia_smi(), flags=re.MULTILINE)
+    return next((model for model, uuid in models if [uuid] == first), "")
+
+
 def _cuda_devices() -> list[str]:
     """Names for ``CUDA_VISIBLE_DEVICES`` of the devices this process may use; empty when torch cannot use any."""
     if _torch_is_cpu_only():
         return []
-    listed = _nvidia_smi()
+    listed = parse_nvidia_smi(_nvidia_smi())
     visible = os.environ.get(VARIABLE)
     if visible is None:
         return [device for devices in listed for device in devices]
@@ -236,13 +243,12 @@ def _cuda_devices() -> list[str]:
     return names
 
 
-def _nvidia_smi() -> list[list[str]]:
-    """UUIDs by device index; a device cut into MIG slices lists the slices."""
+def _nvidia_smi() -> str:
+    """The answer of ``nvidia-smi -L``; empty where it does not work."""
     try:
-        answer = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
+        return subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        return []
-    return parse_nvidia_smi(answer)
+        return ""
 
 
 def parse_nvidia_smi(answer: str) -> list[list[str]]:

@@ -13,6 +13,7 @@ from string import ascii_lowercase
 
 from pydantic import Field
 
+from recollect.artifacts.lease import device_model
 from recollect.common.work import Work
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.loading import config_folder, read_yaml, validated
@@ -125,9 +126,7 @@ def speeds_of(device: str) -> DeviceSpeeds | None:
             do = f"{nearest(device, ['auto', 'cpu', *files])}, or run `make gpu` on one"
             raise UserError(what, where=config_folder() / FOLDER, do=do)
         return read(files[device])
-    import torch
-
-    here = slug(torch.cuda.get_device_name()) if torch.cuda.is_available() else ""
+    here = slug(device_model())
     only = next(iter(files)) if len(files) == 1 else ""
     chosen = here if here in files else only
     return read(files[chosen]) if chosen else None

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from recollect.settings.catalogue import KINDS, known, mine_folder
 from recollect.settings.errors import UserError, nearest, shown
-from recollect.settings.loading import NAME, config_path, names
+from recollect.settings.loading import config_path, names
 from recollect.settings.resolve import figure_settings
 from recollect.stages.pairs import check_pair, starts_empty
 
@@ -131,7 +131,7 @@ _NEXT = {
 
 
 def _check_name(begun: Begun, name: str, where: str) -> None:
-    if not (name.isidentifier() if begun.module else NAME.fullmatch(name)):
+    if not name.isidentifier():
         raise UserError(
             f"'{name}' cannot be a name", where=where, do="use letters, digits and _, and begin with a letter"
         )

@@ -113,7 +113,7 @@ def side_by_side(
                     if process.exitcode is not None:
                         del at_work[seed]
                         failed = failed or process.exitcode != 0
-                        log.info("seed %d %s", seed, _how(process.exitcode))
+                        log.info("seed %d %s", seed, _how(process.exitcode, told.is_set()))
     finally:
         _end(at_work.values())
     if told.is_set() and (waiting or failed):
@@ -124,12 +124,18 @@ def _job(stage: Stage, names: dict[str, Any], seed: int) -> Job:
     return job_of(stage.name, {name: str(value) for name, value in {**names, "seed": seed}.items()})
 
 
-def _how(status: int) -> str:
+def _how(status: int, all_end: bool) -> str:
+    """In words. `all_end`: all seeds were told to."""
     if status == 0:
         return "has ended well"
     if status == stopping.STATUS:
         return "has saved where it stood and ended"
-    return f"ended with status {status}: its log says why; it is tried once more by itself"
+    how = (
+        f"was killed by {signal.Signals(-status).name}"
+        if status < 0
+        else f"ended with status {status}: its log says why"
+    )
+    return how if all_end else f"{how}; it is tried once more by itself"
 
 
 def begin_alone(count: int, said: str) -> None:

@@ -384,7 +384,7 @@ def test_without_a_gpu_auto_is_the_cpu_and_cuda_is_refused(tmp_path: Path, monke
 
 def test_a_torch_for_cpus_only_counts_as_no_gpu(monkeypatch) -> None:
     monkeypatch.setattr(lease.metadata, "version", lambda name: "2.13.0+cpu")
-    monkeypatch.setattr(lease, "_nvidia_smi", lambda: [["GPU-a"]])
+    monkeypatch.setattr(lease, "_nvidia_smi", lambda: "GPU 0: NVIDIA A100 (UUID: GPU-a)\n")
     with pytest.raises(UserError, match="build for CPUs only"), device_lease("cuda"):
         pass
     monkeypatch.setattr(lease.metadata, "version", lambda name: "2.13.0")
@@ -419,12 +419,23 @@ def test_the_devices_of_nvidia_smi_are_named_by_uuid_and_mig_slices_stand_for_th
 )
 def test_a_visibility_that_is_already_set_is_what_is_chosen_from(visible, expected, monkeypatch) -> None:
     monkeypatch.setattr(lease, "_torch_is_cpu_only", lambda: False)
-    monkeypatch.setattr(lease, "_nvidia_smi", lambda: parse_nvidia_smi(SMI))
+    monkeypatch.setattr(lease, "_nvidia_smi", lambda: SMI)
     if visible is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert lease._cuda_devices() == expected
+
+
+@pytest.mark.parametrize(
+    ("visible", "model"), [("0", "NVIDIA A100-SXM4-40GB"), ("GPU-1111", "NVIDIA H200"), ("MIG-bbbb", ""), ("", "")]
+)
+def test_the_first_usable_device_is_named_without_cuda(visible: str, model: str, monkeypatch) -> None:
+    monkeypatch.setattr(lease, "_torch_is_cpu_only", lambda: False)
+    monkeypatch.setattr(lease, "_nvidia_smi", lambda: SMI.replace("1: NVIDIA A100-SXM4-40GB", "1: NVIDIA H200"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert lease.device_model() == model
+    assert not lease.cuda_has_begun()
 
 
 def test_users_with_a_tmpdir_each_share_the_default_folder_and_jobs_of_slurm_do_not_meet(tmp_path, monkeypatch) -> None:

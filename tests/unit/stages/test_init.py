@@ -73,6 +73,7 @@ def test_all_that_is_begun_is_in_order_and_runs_at_scale_smoke(mine: Path) -> No
         (("world", "dark_room_7x7"), {}, "among the environments already"),
         (("world", "my-hall"), {}, "letters, digits and _"),
         (("figure", "../halls"), {}, "cannot be a name"),
+        (("figure", "my.halls"), {}, "cannot be a name"),
         (("figure", "halls"), {"env": "dark_room_7x7"}, "a figure is about a method\n.*\n.*--method NAME"),
         (("figure", "halls"), {"method": "radt"}, "a figure is about an environment"),
         (("figure", "halls"), {"env": "dark_rom_7x7", "method": "radt"}, "did you mean"),

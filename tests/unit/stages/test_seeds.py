@@ -16,7 +16,7 @@ from recollect.artifacts.processes import lives
 from recollect.artifacts.stopping import STATUS, saves_on_sigterm
 from recollect.stages.paths import Place
 from recollect.stages.rules import StageRule
-from recollect.stages.seeds import begin_alone, side_by_side
+from recollect.stages.seeds import _how, begin_alone, side_by_side
 from recollect.stages.stage import Resources, Stage
 
 PART = Stage("part", ("seed",), {"made": Place("made/{seed}")}, run=print, asks=Resources((1, 1), (1, 1)))
@@ -107,6 +107,13 @@ def test_a_seed_that_is_named_twice_is_done_once(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(cli, "one", lambda stage, names, *rest: asked.append([names["seed"]]))
     cli._do(WHOLE, {}, seed=[3, 0, 3], at_a_time=2, threads=1)
     assert asked == [[3, 0], [3], [0]]
+
+
+def test_how_a_seed_ended_is_said_with_the_signal_that_killed_it() -> None:
+    assert _how(2, False) == "ended with status 2: its log says why; it is tried once more by itself"
+    assert _how(-signal.SIGKILL, False) == "was killed by SIGKILL; it is tried once more by itself"
+    assert _how(-signal.SIGTERM, True) == "was killed by SIGTERM"
+    assert _how(STATUS, True) == "has saved where it stood and ended"
 
 
 @pytest.mark.slow
