@@ -145,6 +145,7 @@ def test_a_world_plays_and_goes_on_from_a_state(name: str, packages: None) -> No
 def test_psychlab_asks_the_level_for_what_helm_had(packages: None) -> None:
     world = make("psychlab", 1, dataset_path="dummy", channels_last=True)
     assert world.reset()[0].shape == (1, 80, 80, 3)
+    assert world.horizon == 300 * 30 / 4  # seconds, frames, and how often an action is repeated
     lab = world.players[0].lab  # type: ignore[attr-defined]
     assert lab.config["datasetPath"] == "dummy"
     assert "datasetPath" not in make("psychlab", 1).players[0].lab.config  # type: ignore[attr-defined]

@@ -14,11 +14,14 @@ import pytest
 
 import recollect
 from recollect.artifacts.progress import Progress
+from recollect.artifacts.scores import concat_scores, scores_frame
+from recollect.artifacts.sealed import write_table
 from recollect.environments import registry
 from recollect.evaluation import episodic, in_context, rollouts
 from recollect.settings.errors import UserError
 from recollect.settings.layers import scale_settings
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings
+from recollect.stages import paths
 
 OF = ("smoke", "tmaze_passive_5", "dqn_ff")
 
@@ -62,7 +65,7 @@ def made(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_run_is_that_of_the_commands_and_is_read_from_any_folder(
     made: Any, workdir: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from recollect.stages import paths, records
+    from recollect.stages import records
 
     assert made.folder == workdir and made.is_made and not list(Path().iterdir())
     assert {record.job.stage for record in _in(workdir, monkeypatch, lambda: records.records("smoke"))} == {
@@ -181,9 +184,21 @@ def test_what_a_run_lacks_is_named_with_the_call_that_makes_it(workdir: Path) ->
             ask()
 
 
-def test_a_damaged_file_is_deleted_and_made_by_the_same_call(made: Any, workdir: Path) -> None:
-    from recollect.stages import paths
+def test_a_curve_has_the_mean_of_each_evaluation_beside_what_was_logged(workdir: Path) -> None:
+    rows = [
+        scores_frame(step=[10, 20], split="train", metric="loss", value=[2.0, 1.0]),
+        scores_frame(step=10, split="eval", task=[0, 1], episode=0, metric="return", value=[1.0, 4.0]),
+        scores_frame(step=20, split="train", task=0, episode=[0, 1], metric="return", value=[5.0, 8.0]),
+    ]
+    table = concat_scores(rows).assign(env=OF[1], method=OF[2], seed=3)
+    write_table(paths.train_table(*OF, 3), table, kind="train")
+    curve = recollect.run(*OF, 3).curve
+    assert curve.index.tolist() == [10, 20] and curve["loss"].tolist() == [2.0, 1.0]
+    assert curve["eval return"].dropna().to_dict() == {10: 2.5}
+    assert curve["train return"].dropna().to_dict() == {20: 6.5}
 
+
+def test_a_damaged_file_is_deleted_and_made_by_the_same_call(made: Any, workdir: Path) -> None:
     for path, ask in ((paths.scores(*OF, 1), lambda: made.scores), (paths.policy(*OF, 1), made.policy)):
         (workdir / path).write_bytes((workdir / path).read_bytes()[:-1])
         with pytest.raises(UserError, match="delete it and then make it with `recollect"):

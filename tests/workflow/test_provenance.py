@@ -139,6 +139,25 @@ def test_another_version_of_the_tracked_file_brings_its_records(provenance: Modu
     assert json.loads(place.read_text())["params"] == ["first"]
 
 
+def test_what_a_killed_restore_left_out_is_restored_by_the_next(
+    provenance: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = [recorded(name, "x") for name in ("a", "b")]
+    provenance.save()
+    as_in_a_fresh_clone()
+    write = provenance.write_whole
+
+    def killed(path: Path, text: str) -> None:
+        if path == places[1]:
+            raise KeyboardInterrupt
+        write(path, text)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(provenance, "write_whole", killed)
+        provenance.restore()
+    assert provenance.restore() == 2 and all(place.exists() for place in places)
+
+
 def test_nothing_is_done_where_nothing_is_tracked(provenance: ModuleType) -> None:
     assert provenance.restore() == 0
     assert not Path(".snakemake").exists()

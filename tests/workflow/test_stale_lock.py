@@ -48,6 +48,18 @@ def test_only_own_locks_are_cleared_and_one_that_goes_meanwhile_is_no_error(stal
     assert not own.exists() and other.exists() and going.is_symlink()
 
 
+def test_a_lock_of_a_signed_name_that_was_made_later_stays(stale_lock: Any, tmp_path: Path) -> None:
+    lock = tmp_path / ".snakemake/locks/0.input.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    first = stale_lock.clear()
+    stale_lock.sign(first, [lock])
+    os.close(first)
+    os.utime(lock, ns=(1, 1))  # another host has removed it, and made its own
+    os.close(stale_lock.clear())
+    assert lock.exists()
+
+
 def test_a_snakemake_that_dies_before_its_first_job_has_signed_its_lock(tmp_path: Path) -> None:
     (tmp_path / "Snakefile").write_text(
         f"""

@@ -37,6 +37,7 @@ from recollect.amago.terms import (
     entropy,
     further_metrics,
     log_prob_of_taken,
+    metrics_of,
     value_of_drawn,
 )
 from recollect.settings.errors import UserError
@@ -334,6 +335,39 @@ def test_an_update_is_adamw_on_the_clipped_gradient_and_targets_follow_the_heads
     torch.testing.assert_close(weight, torch.lerp(before["critics.first_weight"], source, 0.25))
 
 
+def test_each_update_of_each_seed_draws_dropout_shifts_and_critics_of_its_own() -> None:
+    hp, dropout, shifts, critics = small(), list[int](), list[int](), list[str]()
+    for seed, counter in ((0, 0), (0, 1), (1, 0)):
+        agent = Agent(hp, DISCRETE, seed=seed, device="cpu")
+        agent.network.trajectory_encoder.reseed_dropout = dropout.append  # type: ignore[assignment]
+        agent.step(random_batch(), counter)
+        shifts.append(agent.network.timestep_encoder.augment_draws.initial_seed())
+        critics.append(str(Draws.of(hp, seed, counter, 3, 5, "cpu").index_KBTG.tolist()))
+    assert [len(set(drawn)) for drawn in (dropout, shifts, critics)] == [3, 3, 3]
+
+
+@pytest.mark.parametrize(("first_batch", "share"), [("half", 0.5), ("whole", 1.0)])
+def test_what_the_first_batch_makes_of_statistics_is_asked_for_popart_and_input_norm_alike(
+    first_batch: str, share: float
+) -> None:
+    network = amago.make_network(small(first_batch=first_batch), DISCRETE, seed=0)
+    for statistics in (network.popart, network.timestep_encoder.input_norm):
+        statistics.update(torch.full((1, 2, len(statistics.mean)), 3.0), torch.ones(1, 2, dtype=torch.bool))
+        torch.testing.assert_close(statistics.mean, torch.full_like(statistics.mean, 3.0 * share), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize(("warmup", "updates"), [(None, 30), (7, 7), (0, 1)])
+def test_the_step_size_rises_over_so_many_updates_and_over_ten_epochs_by_default(
+    warmup: int | None, updates: int
+) -> None:
+    agent = Agent(small(warmup=warmup, updates_per_epoch=3, learning_rate=0.01), DISCRETE, seed=0, device="cpu")
+    rates = []
+    for counter in (0, updates - 1, 2 * updates):
+        agent.step(random_batch(), counter)
+        rates.append(agent.optimiser.lr)
+    assert rates == pytest.approx([0.01 / updates, 0.01, 0.01])
+
+
 def test_targets_are_copies_at_first_and_no_part_of_the_optimiser() -> None:
     agent = Agent(small(), DISCRETE, seed=3, device="cpu")
     for name, value in agent.target.named_parameters():
@@ -412,6 +446,29 @@ def test_further_metrics_change_no_bit_of_an_update(kind: str, module: Any) -> N
     assert all(torch.equal(few[name], all_[name]) for name in few)
     assert all(torch.equal(value, other.arrays()[name]) for name, value in one.arrays().items())
     assert all(math.isfinite(float(all_[name])) for name in further)
+
+
+def test_metrics_are_of_the_discount_that_acts_over_real_steps() -> None:
+    hp = small()
+    network, _ = lively(hp, DISCRETE)
+    window, draws = window_of(network, random_batch(), hp), torch.Generator().manual_seed(0)
+    raw, q = (torch.randn(*shape, generator=draws) for shape in ((3, 5, 3, 4), (3, 3, 5, 3)))
+    log_pi, weight, y = (torch.randn(3, 5, 3, generator=draws) for _ in range(3))
+    policy, rest = distribution_of(hp, DISCRETE), Draws(torch.zeros(0), draws)
+    loss = {"actor_loss": torch.tensor(7.0)}
+    found = metrics_of(network, window, policy, raw, log_pi, weight, q, y, loss, rest, further=False)
+    real = window.mask_BL[:, 1:].numpy()
+    assert {name: float(value) for name, value in found.items()} == pytest.approx(
+        {
+            "actor_loss": 7.0,
+            "cloned": weight.numpy()[real].mean(),  # as the losses, of all discounts
+            "q": q.numpy()[:, real, -1].mean(),
+            "target": y.numpy()[real, -1].mean(),
+            "log_prob": log_pi.numpy()[real, -1].mean(),
+            "popart_deviation": math.sqrt(9.0 - 2.0**2),
+        },
+        rel=1e-5,
+    )
 
 
 def test_further_metrics_are_what_they_say() -> None:

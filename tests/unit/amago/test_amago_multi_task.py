@@ -96,6 +96,22 @@ def test_the_online_term_of_the_multi_task_agent_trains_the_actor_and_not_the_cr
     assert found["critics"] == 0
 
 
+def test_discrete_draws_of_the_online_term_are_straight_through_gumbel_softmax_of_temperature_one_half() -> None:
+    """One-hot, each action as often as the policy takes it; the gradient is that of the softmax."""
+    policy, weights = distribution_of(amago_multi_task.Hyperparameters(), DISCRETE), torch.arange(4.0)
+    ours, theirs = (torch.tensor([0.5, 0.0, -0.5, 1.0]).repeat(4000, 1).requires_grad_() for _ in range(2))
+    action = amago_multi_task.differentiable(ours, policy, torch.Generator().manual_seed(0))
+    numbers = torch.rand(4000, 4, generator=torch.Generator().manual_seed(0))
+    chances = policy.reparameterised(theirs, torch.Generator())
+    soft = ((chances.log() + torch.distributions.Gumbel(0.0, 1.0).icdf(numbers)) / 0.5).softmax(-1)
+    for each in (action, soft):
+        (each @ weights).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-5, rtol=1e-3)
+    hard = action.detach().round(decimals=4)
+    assert ((hard == 1).sum(-1) == 1).all() and ((hard == 0).sum(-1) == 3).all()
+    torch.testing.assert_close(hard.mean(0), chances[0].detach(), atol=0.03, rtol=0)
+
+
 def test_the_online_term_is_of_the_mean_over_draws() -> None:
     """Released code (head): agent.py, MultiTaskAgent: the mean over K_a draws, then the least of the critics."""
     changes = {"online_coefficient": 1.0, "offline_coefficient": 0.0, "critic_weight": 0.0, "value_draws": 4}

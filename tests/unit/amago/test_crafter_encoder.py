@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from recollect.amago.network import WorldShape
+from recollect.amago.texture_embedder import TextureEmbedder
 from recollect.amago.timestep_encoders import InputSettings, Steps, TimestepEncoder, rl2_width
 from recollect.environments import registry
 from recollect.settings.errors import UserError
@@ -89,6 +90,14 @@ def test_ids_of_textures_are_embedded() -> None:
     with torch.no_grad():
         encoder.textures.table[64] = encoder.textures.table[int(one[0, 0])]
     assert torch.equal(encoded(encoder, shape, renamed), before)
+
+
+def test_textures_go_through_two_layers_with_an_activation_between() -> None:
+    made, ids = TextureEmbedder(3, torch.Generator().manual_seed(0)), torch.tensor([[0.0, 64.0, 5.0]])
+    flat = torch.cat([made.table[0], made.table[64], made.table[5]])
+    inner = made.first.weight @ flat + made.first.bias
+    out = made.second.weight @ torch.where(inner > 0, inner, 0.01 * inner) + made.second.bias
+    torch.testing.assert_close(made(ids)[0], (out - out.mean()) / out.std(correction=0), atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("observation", ["crop", "textures"])

@@ -176,6 +176,14 @@ def test_rare_goals_are_preferred_and_their_counts_survive_a_restart() -> None:
     assert again.counts == rare.rarity.counts and again.seen == rare.rarity.seen > 100
 
 
+def test_goals_are_counted_in_a_hundred_trajectories_and_then_in_a_tenth_of_them() -> None:
+    achieved, draws, rarity, seen = played([50], [0, 1])["achieved"], np.random.default_rng(0), Rarity(), []
+    for _ in range(2100):
+        rarity.count(achieved, draws)
+        seen.append(rarity.seen)
+    assert seen[99] == 100 and seen[-1] - 100 == pytest.approx(200, abs=40)
+
+
 @pytest.mark.parametrize("importance", [False, True])
 @pytest.mark.parametrize("before", [False, True])
 def test_a_window_of_a_relabelled_trajectory_is_the_one_cut_behind_relabelling(importance: bool, before: bool) -> None:

@@ -20,6 +20,7 @@ from recollect.amago.amago import Agent
 from recollect.amago.batch import Batch, padded
 from recollect.amago.loop import Trainer
 from recollect.amago.network import world_shape
+from recollect.amago.policy import AmagoPolicy
 from recollect.amago.terms import Draws, targets
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, write_arrays
@@ -131,6 +132,55 @@ def test_actors_go_on_where_they_stopped() -> None:
             np.testing.assert_array_equal(one[name], other[name])
 
 
+def test_actors_explore_by_how_far_they_and_their_rollouts_are() -> None:
+    """Every rollout of every actor has a factor of its own."""
+    collector, _ = collector_of(settings_of(ROOM))
+    asked, explored = [], collector.exploration.explored
+
+    def asking(action_B: np.ndarray, actor_steps: int, t_B: np.ndarray, *rest: Any) -> np.ndarray:
+        asked.append((actor_steps, t_B.tolist(), collector.exploration.factor().tolist()))
+        return explored(action_B, actor_steps, t_B, *rest)
+
+    collector.exploration.explored = asking
+    for steps in (20, 30):
+        collector.collect(steps)
+    assert [(k, t) for k, t, _ in asked] == [(step, [step % 23] * 4) for step in range(50)]
+    assert all(factors == asked[k - k % 23][2] for k, _, factors in asked)
+    assert len({factor for k in (0, 23, 46) for factor in asked[k][2]}) == 12
+
+
+@pytest.mark.parametrize("sample", [True, False])
+def test_actors_draw_every_action_anew_or_take_the_likeliest(sample: bool) -> None:
+    collector, _ = collector_of(settings_of(sample_actions=sample))
+    drawn, chosen = list[Any](), collector.policy.chosen
+
+    def choosing(raw_BP: torch.Tensor, uniform_BU: np.ndarray | None) -> np.ndarray:
+        drawn.append(uniform_BU)
+        return chosen(raw_BP, uniform_BU)
+
+    collector.policy.chosen = choosing  # type: ignore[method-assign]
+    collector.collect(20)
+    assert (len(np.unique(np.stack(drawn))) == 20 * 4) if sample else (drawn == [None] * 20)
+
+
+@pytest.mark.parametrize("sample", [True, False])
+def test_a_policy_draws_its_actions_or_takes_the_likeliest(sample: bool) -> None:
+    settings = settings_of(ROOM, sample_actions=sample)
+    agent = Agent(settings.method.hyperparameters, world_shape(settings.environment), seed=0, device="cpu")
+    policy = agent.policy()
+    policy.start(np.arange(100, dtype=np.uint64))
+    action_B = policy.act(np.zeros((100, 4), np.float32), np.zeros(100, np.float32), np.zeros(100, bool))
+    assert (len(set(action_B.tolist())) > 1) == sample
+
+
+def test_returns_are_of_one_rollout_each() -> None:
+    collector, _ = collector_of(settings_of(ROOM))
+    trajectories = collector.collect(3 * 23)
+    returns = [row[0] for row in collector.ended]
+    assert returns == [float(trajectory["reward"].sum()) for trajectory in trajectories]
+    assert len(returns) == 3 * 4 and max(returns) > 0
+
+
 def test_collected_goals_can_be_relabelled(tmp_path: Path) -> None:
     settings = settings_of(GOALS, relabelling="all", steps_per_epoch=45)
     trainer = Trainer(Agent, settings, "cpu", run_in(tmp_path))
@@ -142,6 +192,9 @@ def test_collected_goals_can_be_relabelled(tmp_path: Path) -> None:
     steps = trainer.agent.network.window(batch, 1.0, torch.device("cpu")).steps
     assert steps.goals.shape[2:] == (2, 2)
     assert steps.vector.shape[2] == 6
+    rare = Trainer(Agent, settings_of(GOALS, relabelling="all", rare_goals=True), "cpu", run_in(tmp_path / "rare"))
+    assert trainer.relabel is not None and rare.relabel is not None
+    assert trainer.relabel.rarity is None and rare.relabel.rarity is not None
 
 
 def test_relabelling_without_goals_is_refused(tmp_path: Path) -> None:
@@ -205,6 +258,13 @@ def test_the_policy_of_the_best_evaluation_is_kept_the_later_one_of_equals(
     assert same(read_arrays(folder / "latest.safetensors", kind="policy"), seen[4])
 
 
+@pytest.mark.parametrize("split", ["train", "eval"])
+def test_evaluations_while_learning_play_the_tasks_of_the_split_that_is_asked_for(split: str, tmp_path: Path) -> None:
+    trainer = Trainer(Agent, settings_of(evaluation_split=split), "cpu", run_in(tmp_path))
+    assert {task.split for task in trainer.evaluation_world.tasks} == {split}
+    assert {task.split for task in trainer.collector.world.tasks} == {"train"}
+
+
 def same(one: Any, other: Any) -> bool:
     return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
@@ -261,6 +321,31 @@ def test_a_run_that_goes_on_plays_no_evaluation_again(tmp_path: Path, monkeypatc
     assert not steps
     again.evaluate()
     assert steps and same(again.evaluation_world.get_state(), trainer.evaluation_world.get_state())
+
+
+def test_a_run_that_begins_learns_from_nothing_that_an_earlier_one_left(tmp_path: Path) -> None:
+    earlier = Trainer(Agent, settings_of(), "cpu", run_in(tmp_path))
+    earlier.collect()
+    begun = Trainer(Agent, settings_of(), "cpu", run_in(tmp_path))
+    assert len(begun.store) == len(earlier.store) > 0
+    begun.resume()
+    assert len(begun.store) == 0
+
+
+def test_each_rollout_of_each_evaluation_draws_numbers_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(Agent, settings_of(), "cpu", run_in(tmp_path))
+    seeds, start = list[int](), AmagoPolicy.start
+
+    def starting(policy: AmagoPolicy, seeds_B: np.ndarray) -> None:
+        seeds.extend(seeds_B.tolist())
+        start(policy, seeds_B)
+
+    monkeypatch.setattr(AmagoPolicy, "start", starting)
+    trainer.evaluate()
+    trainer.evaluate()
+    assert len(set(seeds)) == len(seeds) == 2 * 3
 
 
 def test_a_run_that_never_learns_is_refused_or_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

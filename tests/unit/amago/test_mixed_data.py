@@ -90,6 +90,12 @@ def test_an_episode_of_minari_has_one_more_observation_than_steps(tmp_path: Path
         opened(MixSettings(path=str(tmp_path / "one.npz"), share=1), tmp_path / "scratch", world_of(WIND))
 
 
+def test_actions_beyond_the_worlds_are_read_as_those_at_its_border(tmp_path: Path) -> None:
+    store(tmp_path / "wide.npz", {**windy((3,)), "actions": np.array([[-3.0, 0.5], [1.5, -1.0], [0.0, 9.0]])})
+    found = opened(MixSettings(path=str(tmp_path / "wide.npz"), share=1), tmp_path / "scratch", world_of(WIND))
+    assert rows_of(found, 0)["previous_action"].tolist() == [[-2, -2], [-1, 0.5], [1, -1], [0, 1]]
+
+
 def test_each_window_is_of_others_with_their_share_and_only_of_them_while_there_is_nothing_else(tmp_path: Path) -> None:
     store(tmp_path / "theirs" / "a.npz", windy((6, 6), next_observations=lambda o: o))
     world = world_of(WIND)

@@ -13,19 +13,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from tiny_amago import GOALS, MAZE, collector_of, run_in, settings_of
 
 from recollect.amago import amago, training
 from recollect.amago import processes as amago_processes
 from recollect.amago.amago import Agent
 from recollect.amago.loop import Trainer
-from recollect.amago.processes import TrainerWithCollectors
-from recollect.amago.trajectory_files import TrajectoryFiles
+from recollect.amago.processes import LearnersEpoch, TrainerWithCollectors
+from recollect.amago.trajectory_files import UNLIMITED, TrajectoryFiles
 from recollect.artifacts import sealed
 from recollect.artifacts.lock import run_lock
 from recollect.artifacts.run import Run
-from recollect.artifacts.sealed import read_arrays, verify
+from recollect.artifacts.sealed import read_arrays, verify, write_arrays
 from recollect.common.contract import Inputs
 from recollect.settings.errors import UserError
 
@@ -181,15 +183,19 @@ def test_a_collector_plays_the_tasks_of_its_actors_with_random_streams_of_its_ow
     (whole,), halves = amago_processes.parts(4, 1), amago_processes.parts(4, 2)
     assert tasks_of(halves[0]) + tasks_of(halves[1]) == tasks_of(whole)
     assert len(set(tasks_of(whole))) == 4
-    settings, played = settings_of(GOALS, processes=3, steps_per_epoch=20, epochs=1), []
-    for number in (0, 1):  # the same actors, so that only the streams differ
+    played: set[str] = set()
+    # The same actors, so that only the streams differ; the last collector goes on behind 20 steps.
+    for number, steps in ((0, 0), (1, 0), (0, 20)):
+        settings = settings_of(GOALS, processes=3, steps_per_epoch=20, epochs=1 + steps // 20)
         part = amago_processes.Part(number, range(2), threading.Lock())
         ours, its = multiprocessing.Pipe()
-        ours.send(0)
-        amago_processes.collect(Agent, settings, tmp_path / str(number), its, 0, 1, part)
-        (file,) = (tmp_path / str(number)).rglob("*.safetensors")
-        played.append(read_arrays(file)["previous_action"].tolist())
-    assert played[0] != played[1]
+        ours.send(1)
+        folder = tmp_path / f"{number} {steps}"
+        amago_processes.collect(Agent, settings, folder, its, steps, 1, part)
+        (file,) = folder.rglob("*.safetensors")
+        arrays = read_arrays(file)
+        played.add(str(arrays["observation"][arrays["time"] == 0].tolist()))
+    assert len(played) == 3
 
 
 @pytest.mark.slow
@@ -383,6 +389,55 @@ def test_the_collector_is_an_epoch_ahead_of_the_learner_at_most(tmp_path: Path) 
         assert played == 5 or not pipe.poll(0.1)
     thread.join(30)
     assert not thread.is_alive()
+
+
+def test_a_collector_acts_with_the_newest_weights(tmp_path: Path) -> None:
+    """First they are those of an agent that always chooses action 1, then of one that chooses 2."""
+    changes: Any = {"sample_actions": False, "exploration": {"kind": "none"}}
+    settings = settings_of(MAZE, processes=2, epochs=2, steps_per_epoch=12, **changes)
+    network = collector_of(settings)[1].network
+    ours, its = multiprocessing.Pipe()
+    ours.send(1)  # both epochs may be played
+    actions, written = [], TrajectoryFiles.add
+
+    def publish(action: int) -> None:
+        bias_GP: Any = network.actor.layers[-1].bias
+        with torch.no_grad():
+            bias_GP.zero_().view(network.actor.shape)[:, action] = 100.0
+        write_arrays(tmp_path / amago_processes.WEIGHTS, network.policy_arrays(), kind="policy")
+
+    def add(store: TrajectoryFiles, trajectories: Any) -> None:
+        actions.append({int(a) for t in trajectories for a in t["previous_action"][1:]})
+        written(store, trajectories)
+        publish(2)
+
+    publish(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrajectoryFiles, "add", add)
+        amago_processes.collect(Agent, settings, tmp_path, its, 0, 1)
+    assert actions == [{1}, {2}]
+
+
+def test_collectors_that_take_turns_number_their_files_one_behind_the_other(tmp_path: Path) -> None:
+    stores = [TrajectoryFiles(tmp_path, UNLIMITED) for _ in range(2)]
+    finished, (its, _ours) = collector_of(settings_of(MAZE))[0].collect(6), multiprocessing.Pipe()
+    for which in (0, 1, 1, 0):
+        amago_processes.write(stores[which], finished, LearnersEpoch(its), threading.Lock())
+    assert [file.name[:12] for file in sorted(tmp_path.rglob("*.safetensors"))] == [f"{4 * n:010d}-4" for n in range(4)]
+
+
+def test_a_learner_gives_its_newest_weights_and_removes_what_is_beyond_the_buffer(tmp_path: Path) -> None:
+    settings = settings_of(processes=2, buffer=3)
+    trainer = TrainerWithCollectors(Agent, settings, "cpu", run_in(tmp_path))
+    collected = TrajectoryFiles(tmp_path / "checkpoints" / "buffer", UNLIMITED)
+    for trajectory in collector_of(settings)[0].collect(12)[:5]:
+        collected.add([trajectory])
+    trainer.at.epoch = 1
+    trainer.epoch()
+    assert trainer.at.updates == 3
+    newest = read_arrays(tmp_path / "checkpoints" / amago_processes.WEIGHTS, kind="policy")
+    assert all(np.array_equal(array, newest[name]) for name, array in trainer.agent.network.policy_arrays().items())
+    assert len(list((tmp_path / "checkpoints" / "buffer").rglob("*.safetensors"))) == 3
 
 
 @pytest.mark.parametrize("epochs_begun", [0, 1])

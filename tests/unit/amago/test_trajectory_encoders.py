@@ -76,6 +76,11 @@ def test_positions_are_those_of_the_rollout_and_not_of_the_window() -> None:
     assert float((first - later).abs().max().detach()) > 1e-2
 
 
+def test_learned_positions_begin_as_torchs_embeddings_do() -> None:
+    table = encoder(width=64).table_TD.detach()
+    assert (float(table.mean()), float(table.std())) == (pytest.approx(0.0, abs=0.1), pytest.approx(1.0, abs=0.1))
+
+
 def test_rotary_positions_turn_pairs_of_numbers_by_time_and_nothing_else() -> None:
     x_TD = torch.randn(5, 6, generator=torch.Generator().manual_seed(4)).double()
     for t, x in zip((0, 1, 7, 300, 9_999), x_TD, strict=True):
@@ -217,6 +222,25 @@ def test_the_weight_kept_for_acting_is_dropped_when_the_parameters_change() -> N
     bias = layer.bias.detach()
     torch.testing.assert_close(after_loading - bias, 3.0 * (before - bias))
     torch.testing.assert_close(after_learning - bias, 5.0 * (before - bias))
+
+
+@pytest.mark.parametrize("of", ["embeddings", "feed-forward layers"])
+def test_dropout_is_of_embeddings_and_of_feed_forward_layers(of: str) -> None:
+    """All else is switched off, so that about half of the numbers are 0 and the others twice what they are without dropout."""
+    model = encoder(dropout=0.5, layers=1, sigma_reparam=False, normformer=False)
+    x, time = torch.randn(8, 6, 6, generator=torch.Generator().manual_seed(4)), torch.arange(6).expand(8, -1)
+    block, model.norm = model.blocks[0], torch.nn.Identity()
+    with torch.no_grad():
+        for layer in (block.out, block.ff_out, *([] if of == "embeddings" else [model.input])):
+            layer.weight.zero_()
+            layer.bias.zero_()
+        if of == "feed-forward layers":
+            model.table_TD.zero_()
+            block.ff_out.bias.fill_(1.0)
+        whole = model(x, time)
+        kept = model.train()(x, time) / whole
+    assert set(kept.round(decimals=3).unique().tolist()) == {0.0, 2.0}
+    assert float(kept.mean()) == pytest.approx(1.0, abs=0.15)
 
 
 def test_dropout_is_a_function_of_its_seed_and_is_off_while_acting() -> None:

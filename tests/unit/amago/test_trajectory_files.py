@@ -99,6 +99,13 @@ def test_every_trajectory_is_as_likely_whatever_its_length_or_each_timestep_is(t
     assert sorted(set(starts.tolist())) == list(range(6))  # of 60 steps, six windows of 55
 
 
+def test_steps_that_weigh_are_those_of_what_is_left_of_a_file(tmp_path: Path) -> None:
+    files = TrajectoryFiles(tmp_path, 2, weights="timestep")
+    files.add([trajectory(0, 90), trajectory(1, 10), trajectory(2, 30)])  # of which the first is forgotten at once
+    assert files.lengths.tolist() == [10, 30]
+    assert np.mean(np.array(numbers(files.sample(2000, 5, seed=0, counter=0))) == 1) == pytest.approx(0.25, abs=0.04)
+
+
 def test_the_oldest_trajectories_are_forgotten_and_their_files_removed(tmp_path: Path) -> None:
     files = TrajectoryFiles(tmp_path, 5)
     for i in range(4):
@@ -315,6 +322,17 @@ def test_trajectories_that_do_not_fit_are_refused_before_anything_is_written(tmp
         files.sample(1, 1, seed=0, counter=0)
 
 
+def test_windows_of_other_trajectories_are_drawn_apart_from_those_of_its_own(tmp_path: Path) -> None:
+    own, other = (TrajectoryFiles(tmp_path / name, 100) for name in ("own", "other"))
+    own.add([trajectory(n, 4) for n in range(100)])
+    other.add([trajectory(1000 + n, 4) for n in range(100)])
+    own.beside = other, 0.5
+    drawn = np.array(numbers(own.sample(40, 4, seed=0, counter=0)))
+    ours, theirs = drawn[drawn < 1000], drawn[drawn >= 1000] - 1000
+    both = min(len(ours), len(theirs))
+    assert both > 10 and (ours[:both] == theirs[:both]).mean() < 0.3
+
+
 # ------------------------------------------------------------------------------------------------------------- recorder
 
 
@@ -357,6 +375,14 @@ def test_rollouts_are_cut_with_one_row_of_overlap(stagger: bool, allowed: set[in
             np.testing.assert_allclose(t["reward"], t["time"] / 10, atol=1e-6)
         assert sum(len(t["time"]) - 1 for t in of_actor) == 200
     assert (len({len(t["time"]) for t in found if not t["done"][-1]}) > 3) == stagger
+
+
+def test_each_actor_of_each_seed_is_cut_at_lengths_of_its_own() -> None:
+    cuts = set()
+    for seed in (0, 1):
+        found = record(Recorder(3, 20, 6, seed=seed), [[200]] * 3, 200)
+        cuts |= {tuple(len(t["time"]) for t in found if t["observation"][0, 0] == b) for b in range(3)}
+    assert len(cuts) == 6
 
 
 def test_a_recorder_continues_where_its_state_was_taken() -> None:

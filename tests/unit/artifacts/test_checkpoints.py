@@ -150,6 +150,20 @@ def test_a_damaged_one_takes_the_place_of_none_that_can_be_used(tmp_path: Path) 
     assert newest is not None and newest.step == 8
     resumed.save(12, {"x": np.zeros(2)}, {})  # behind the damaged one
     assert resumed.steps() == [8, 12]
+    manifest_path(tmp_path / "step_000012.safetensors").unlink()  # as a kill leaves it
+    Checkpoints(tmp_path).save(14, {"x": np.zeros(2)}, {})
+    assert resumed.steps() == [8, 14]
+
+
+def test_one_that_is_made_again_in_the_place_of_a_damaged_one_is_kept(tmp_path: Path) -> None:
+    fill(tmp_path, 8, 10)
+    flip(tmp_path / "step_000010.safetensors", -1)
+    resumed = Checkpoints(tmp_path)
+    newest = resumed.newest()
+    assert newest is not None and newest.step == 8
+    for step in (10, 12):
+        resumed.save(step, {"x": np.zeros(2)}, {})
+    assert resumed.steps() == [10, 12]
 
 
 def test_with_both_corrupted_there_is_none_and_two_warnings(tmp_path: Path, caplog) -> None:

@@ -99,6 +99,16 @@ def test_imports_are_followed_through_packages_functions_relative_names_and_circ
     assert set(reachable("pkg.train", roots={"pkg": root})) == {f"pkg{name}" for name in REACHED}
 
 
+def test_files_of_one_text_import_what_stands_beside_each(tmp_path: Path) -> None:
+    for package in ("one", "other"):
+        folder = tmp_path / "pkg" / package
+        folder.mkdir(parents=True)
+        for name, text in {"__init__": "", "run": "from .part import X\n", "part": f"X = '{package}'\n"}.items():
+            (folder / f"{name}.py").write_text(text)
+    found = reachable("pkg.one.run", "pkg.other.run", roots={"pkg": tmp_path})
+    assert {"pkg.one.part", "pkg.other.part"} <= set(found)
+
+
 @pytest.mark.parametrize(
     ("name", "before", "after"),
     [
@@ -194,6 +204,11 @@ def test_figures_count_for_figures_only() -> None:
     assert "recollect.figures.statistics" not in reachable("recollect.evaluation.in_context")
 
 
+def test_what_draws_a_world_counts_only_where_its_pictures_are_kept() -> None:
+    world = "recollect.environments.dark_room"
+    assert reachable(world)[world] != reachable(world, module.SCENE)[world]
+
+
 def test_the_version_of_file_formats_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     before = code_fingerprint("recollect.radt.dt")
     monkeypatch.setattr(module.formats, "VERSION", module.formats.VERSION + 1)
@@ -223,6 +238,18 @@ def test_what_an_earlier_command_found_is_not_parsed_again(workdir: Path) -> Non
     kept.write_bytes(kept.read_bytes()[:100])
     assert in_a_process_of_its_own("pass") == alone
     assert in_a_process_of_its_own("ast.parse = None") == alone
+
+
+def test_what_another_version_of_the_reader_found_is_not_used(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[str, list[str]] = {}
+    monkeypatch.setattr(module, "_kept", lambda: kept)
+    found = []
+    for reader in (b"one", b"another"):
+        monkeypatch.setattr(module, "_reader", lambda reader=reader: reader)
+        _parsed.cache_clear()
+        fingerprint(root)
+        found.append(len(kept))
+    assert found == [len(REACHED), 2 * len(REACHED)]
 
 
 def test_where_nothing_can_be_written_a_command_ends_well(workdir: Path) -> None:

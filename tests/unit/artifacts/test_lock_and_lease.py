@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -122,6 +123,23 @@ def test_who_has_let_go_is_no_worker_though_the_process_lives_on(tmp_path: Path)
         assert worker(tmp_path) == os.uname().nodename and held() == before + 1  # who was refused changes nothing
         raise ZeroDivisionError
     assert (tmp_path / ".lock").exists() and worker(tmp_path) == "" and held() == before
+
+
+def test_a_worker_of_another_host_is_believed_and_one_whose_number_another_process_has_got_is_not(
+    tmp_path: Path,
+) -> None:
+    here, dead = os.uname().nodename, subprocess.Popen(["true"])
+    dead.wait()
+    now = time.time()
+    for host, pid, written, expected in (
+        ("another", dead.pid, now, "another"),
+        (here, dead.pid, now, ""),
+        (here, os.getppid(), now, here),
+        (here, os.getppid(), 1.0, ""),  # which began long after the name was written
+    ):
+        (tmp_path / ".lock").write_text(json.dumps({"host": host, "pid": pid}))
+        os.utime(tmp_path / ".lock", (written, written))
+        assert worker(tmp_path) == expected
 
 
 def test_what_a_holder_that_let_go_left_behind_is_waited_for(tmp_path: Path) -> None:

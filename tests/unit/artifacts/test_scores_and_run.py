@@ -10,6 +10,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -19,8 +20,9 @@ import pytest
 import torch
 
 from recollect.artifacts.cadence import FREE
-from recollect.artifacts.run import Run
+from recollect.artifacts.run import SCORING, Run
 from recollect.artifacts.scores import SCORE_COLUMNS, SCORE_DTYPES, check_scores, concat_scores, scores_frame
+from recollect.artifacts.scoring import Scoring
 from recollect.artifacts.sealed import read_table, write_table
 from recollect.settings.errors import UserError
 
@@ -267,6 +269,18 @@ def test_the_time_that_checkpoints_take_is_a_twentieth_at_most(tmp_path: Path, e
     assert 50 < writing <= clock.now / 20 + FREE
 
 
+def test_where_runs_are_saved_one_after_another_the_time_of_all_counts(tmp_path: Path) -> None:
+    due = []
+    for began in (None, 0.0):
+        clock = Clock()
+        run = make_run(tmp_path / str(began), clock=clock)
+        clock.now = 30.0
+        run.save(1, {}, {}, began=began)
+        clock.now += 100.0
+        due.append(run.due(2, 0))
+    assert due == [True, False], "after saves of 30 seconds, 100 seconds are too few"
+
+
 def test_a_run_of_seconds_is_saved_by_steps_as_often_as_it_says(tmp_path: Path) -> None:
     clock = Clock()
     run = make_run(tmp_path, clock=clock)
@@ -304,6 +318,33 @@ def test_a_run_stopped_at_odd_moments_of_an_odd_clock_ends_with_the_same_bytes(t
     pd.testing.assert_frame_equal(last.table(), whole.table())
 
 
+def scoring_of(run: Run, weight: float = 1.0, step: int = 3) -> Scoring:
+    return run.scoring(SimpleNamespace(arrays=lambda: {"w": np.full(2, weight)}), step)
+
+
+@pytest.mark.parametrize(("text", "weight", "step"), [("other", 1.0, 3), ("settings", 2.0, 3), ("settings", 1.0, 4)])
+def test_a_scoring_while_learning_is_of_one_policy_and_one_step_under_these_settings(
+    tmp_path: Path, text: str, weight: float, step: int
+) -> None:
+    scoring_of(make_run(tmp_path)).save("tasks", {"t": np.array(7)})
+    assert int(scoring_of(make_run(tmp_path)).part("tasks").take()["t"]) == 7
+    assert scoring_of(make_run(tmp_path, text), weight, step).part("tasks").take() == {}
+    make_run(tmp_path).save(3, {}, {})
+    assert not (tmp_path / "checkpoints" / SCORING).exists(), "no run comes to it again"
+
+
+def test_a_kill_of_a_scoring_costs_what_was_learned_before_it_too(tmp_path: Path) -> None:
+    clock = Clock()
+    run = make_run(tmp_path, clock=clock)
+    clock.now = 10_000.0
+    run.save(1, {}, {})
+    clock.now += 200.0
+    scoring = scoring_of(run)
+    while not scoring.due():
+        clock.now += 1.0
+    assert 220 < clock.now - 10_000 < 300
+
+
 # ------------------------------------------------------------------------------------------------ another making
 
 
@@ -321,8 +362,9 @@ def test_checkpoints_of_another_making_are_set_aside_and_what_differs_is_said(tm
     train(make_run(tmp_path, **made()), 9)
     kept = tmp_path / "checkpoints" / "buffer" / "fifo" / "0.safetensors"
     demonstration = tmp_path / "checkpoints" / "buffer" / "protected" / "0.safetensors"
+    lock = tmp_path / "checkpoints" / ".lock"  # is held while files move
     growing = tmp_path / "run" / "reward.rows"
-    for path in (kept, demonstration, growing):
+    for path in (kept, demonstration, lock, growing):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("rows")
     other = make_run(tmp_path, **made(rate=2.0, module="bb", file="22"))
@@ -334,7 +376,7 @@ def test_checkpoints_of_another_making_are_set_aside_and_what_differs_is_said(tm
     for word in ("method.rate from 1.0 to 2.0", "code of recollect.memory_rl.replay", "input data/h"):
         assert word in said
     assert {"step_000008.safetensors", "step_000004.safetensors", "buffer/fifo/0.safetensors"} <= set(files_in(aside))
-    assert not kept.exists() and not growing.exists() and demonstration.exists()
+    assert not kept.exists() and not growing.exists() and demonstration.exists() and lock.exists()
     assert (tmp_path / "run" / "set_aside" / aside.name / "reward.rows").read_text() == "rows"
 
 
@@ -356,6 +398,13 @@ def test_two_generations_are_kept(tmp_path: Path) -> None:
         assert (found.step if found else None) == step
 
 
+def test_of_generations_set_aside_the_latest_is_trusted(tmp_path: Path) -> None:
+    for rate, steps in ((1, 13), (2, 9), (3, 5)):
+        train(make_run(tmp_path, f"lr: {rate}"), steps)
+    found = make_run(tmp_path, "lr: 3", trust=True).resume()
+    assert found is not None and found.step == 8
+
+
 @pytest.mark.parametrize("begun_afresh", [False, True])
 def test_a_trusted_checkpoint_is_gone_on_with_and_this_is_written_down(tmp_path: Path, begun_afresh: bool) -> None:
     train(make_run(tmp_path, **made()), 9)
@@ -366,12 +415,16 @@ def test_a_trusted_checkpoint_is_gone_on_with_and_this_is_written_down(tmp_path:
     assert found is not None and found.step == 8
     (record,) = told.trusted
     assert record["step"] == 8 and "code of recollect.memory_rl.replay" in record["differs"]
+    with pytest.raises(UserError, match="does not fit today's code"), told.going_on():
+        raise KeyError("a part that is new")
     train(told, 13)
     # Killed again, with the option or without it: on from its own checkpoint, and still written down.
     for trust in (False, True):
         again = make_run(tmp_path, **made(module="bb"), trust=trust)
         found = again.resume()
         assert found is not None and found.step == 12 and again.trusted == told.trusted
+        with pytest.raises(KeyError), again.going_on():
+            raise KeyError("an error of the run's own")
     fresh = make_run(tmp_path / "other", trust=True)
     assert fresh.resume() is None and fresh.trusted == []
 

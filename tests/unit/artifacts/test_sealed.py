@@ -145,6 +145,7 @@ def test_a_table_comes_back_with_its_dtypes(tmp_path: Path) -> None:
     )
     write_table(tmp_path / "seed=3" / "t.parquet", table, kind="scores")
     pd.testing.assert_frame_equal(read_table(tmp_path / "seed=3" / "t.parquet", kind="scores"), table)
+    refused(lambda: read_table(tmp_path / "seed=3" / "t.parquet", kind="log"), "kind 'scores', not 'log'", "t.parquet")
 
 
 def test_json_comes_back_and_nan_is_refused(tmp_path: Path) -> None:
@@ -153,6 +154,7 @@ def test_json_comes_back_and_nan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError):
         write_json(tmp_path / "y.json", {"a": float("nan")}, kind="j")
     assert not (tmp_path / "y.json").exists()
+    refused(lambda: read_json(tmp_path / "x.json", kind="k"), "kind 'j', not 'k'", "x.json")
     write_json(tmp_path / "z.json", {"b": [1, 2.5, None], "a": "ü"}, kind="j", compact=True)
     assert read_json(tmp_path / "z.json", kind="j") == read_json(tmp_path / "x.json", kind="j")
 
@@ -325,6 +327,16 @@ def test_a_hash_is_computed_once_and_again_when_the_file_changes_behind_its_mtim
             break
     assert path.stat().st_mtime_ns == stat.st_mtime_ns
     assert sha256_of(path) != first
+
+
+def test_the_hash_of_a_file_that_was_just_written_is_not_remembered(tmp_path: Path, monkeypatch) -> None:
+    """It could change again within one tick of the file system's clock."""
+    known: dict[tuple[int, ...], str] = {}
+    monkeypatch.setattr(sealed, "_known_hashes", known)
+    monkeypatch.setattr(sealed, "_SETTLED_NS", 10**15)  # as if no time had passed
+    (tmp_path / "x").write_bytes(b"one")
+    sha256_of(tmp_path / "x")
+    assert not known
 
 
 def reseal(path: Path, content: bytes) -> None:

@@ -90,6 +90,7 @@ def test_while_a_rollout_lasts_an_acting_agent_encodes_each_image_once() -> None
         encoded.clear()
         with torch.no_grad():
             encoder.linear.bias += 1
+    torch.testing.assert_close(features(images), encoder(images))  # behind the rollout nothing is remembered
 
 
 def test_images_that_seldom_come_again_are_encoded_as_they_come() -> None:

@@ -76,6 +76,8 @@ def test_the_unfinished_last_episode_of_each_task_is_left_out_and_counted(caplog
     for row in (5, 13, -1, 14):
         with pytest.raises(IndexError):
             histories.episode_of_row(np.array([0, row]))
+    with pytest.raises(IndexError):  # of a first task without any complete episode
+        Histories(history_of([[], [3]], {0: 2})).episode_of_row(np.array([0]))
 
 
 def test_a_file_is_read_through_a_memory_map_and_comes_back_as_it_was(tmp_path):
@@ -87,6 +89,14 @@ def test_a_file_is_read_through_a_memory_map_and_comes_back_as_it_was(tmp_path):
         assert histories.arrays()[name].dtype == column.dtype
         np.testing.assert_array_equal(histories.arrays()[name], column)
     assert len(histories) == 15 and histories.episodes.task.tolist() == [3, 3, 8]
+
+
+def test_returns_far_into_long_histories_are_exact():
+    columns = history_of([[50] * 4000])
+    columns["reward"] = np.full(len(columns["reward"]), 0.1, np.float32)
+    histories = Histories(columns)
+    np.testing.assert_allclose(histories.return_to_go[-50:], np.arange(50, 0, -1) * 0.1, rtol=1e-6)
+    np.testing.assert_allclose(histories.episodes.total_return, 5.0, rtol=1e-6)
 
 
 def test_continuous_actions_are_kept():

@@ -66,6 +66,17 @@ def test_ties_beyond_the_candidates_are_looked_up_in_full():
     assert matmul_search(torch.from_numpy(asked), torch.from_numpy(keys), 5)[1].tolist() == expected
 
 
+@pytest.mark.parametrize("length", [1, 1000])
+def test_keys_that_a_float32_product_cannot_tell_apart_are_ranked_exactly(length):
+    """Also where keys and queries are no unit vectors, as the released code has them."""
+    rng = np.random.default_rng(0)
+    asked = unit(rng, 4, 64) * np.float32(length)
+    keys = asked[:1] + np.float32(3e-8 * length) * rng.standard_normal((1000, 64), np.float32)
+    expected = by_hand(asked, keys, 5)[1].tolist()
+    assert filled(keys).search(asked, 5)[1].tolist() == expected
+    assert filled(keys, "torch").search(asked, 5)[1].tolist() == expected
+
+
 @pytest.mark.parametrize("engine", ["faiss", "torch"])
 def test_the_answer_does_not_depend_on_how_many_queries_are_asked_at_once(engine):
     rng = np.random.default_rng(1)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from recollect.artifacts.threads import use_threads
-from recollect.common.precision import Precision, autocast, in_bfloat16
+from recollect.common.precision import Precision, autocast, full_precision, in_bfloat16, tf32
 from recollect.common.sequence_models import RecurrentSequence
 from recollect.stages import making
 from recollect.stages.stage import Job, Resources, Stage
@@ -41,6 +41,15 @@ def test_a_product_on_the_cpu_has_the_precision_asked_for(precision: Precision, 
     assert (x @ x).dtype == torch.float32
 
 
+def test_weights_are_rounded_anew_at_each_use() -> None:
+    layer, x = torch.nn.Linear(3, 3), torch.ones(1, 3)
+    with autocast("bfloat16", "cpu"):
+        before = layer(x)
+        with torch.no_grad():
+            layer.weight.add_(1.0)
+        assert not torch.equal(layer(x), before)
+
+
 def test_float32_within_bfloat16_is_float32() -> None:
     x, weight = torch.ones(2, 2), torch.ones(2, 2)
     with autocast("bfloat16", "cpu"):
@@ -58,6 +67,16 @@ def test_recurrent_layers_stay_in_float32(kind: Literal["lstm", "gru", "rnn"]) -
         h_BTH, state = model.run(x_BTD.bfloat16())
     assert {part.dtype for part in (h_BTH, *state)} == {torch.float32}
     assert torch.equal(h_BTH, model.run(x_BTD)[0])
+
+
+def test_tf32_is_behind_an_inner_block_as_before_it() -> None:
+    """As a layer that insists on float32 within an update that does not."""
+    with tf32(True, "cuda"):
+        with tf32(False, "cuda"):
+            assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("highest", False)
+        with full_precision("cuda"):
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("high", True)
 
 
 def test_a_job_does_without_attention_that_plans_for_each_length() -> None:

@@ -12,7 +12,7 @@ from tiny_amago import DISCRETE, random_batch, small
 from recollect.amago.amago import Agent
 from recollect.amago.trajectory_encoders import TrajectoryEncoderSettings, make_trajectory_encoder
 from recollect.common.feedforward import TokenEmbedder
-from recollect.common.masked_mean import masked_mean
+from recollect.common.masked_mean import masked_mean, masked_means
 from recollect.common.sequence_models import SequenceModel
 from recollect.memory_rl.heads import Head
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy
@@ -106,3 +106,12 @@ def test_a_masked_mean_counts_what_the_mask_keeps_and_broadcasts_it() -> None:
     assert float(masked_mean(x, mask[..., None])) == float(x[mask].mean())
     assert float(masked_mean(x[..., 0], mask.float())) == float(x[..., 0][mask].mean())
     assert float(masked_mean(x, torch.zeros(2, 3, 1))) == 0.0
+
+
+def test_each_members_masked_mean_is_over_its_own_rows() -> None:
+    """Members whose masks keep much, little and nothing."""
+    x = torch.randn(6, 4, 2, generator=torch.Generator().manual_seed(0))
+    mask = torch.zeros(6, 4, dtype=torch.bool)
+    mask[:2], mask[3, 1] = True, True
+    expected = torch.stack([x[:2].mean(), x[3, 1].mean(), torch.tensor(0.0)])
+    torch.testing.assert_close(masked_means(x, mask[..., None], 3), expected)

@@ -127,7 +127,10 @@ def test_observations_and_steps_are_those_of_a_plain_simulation() -> None:
                     state["stones"][b, stone] = corner ^ (1 << axis)
             for name in ("stones", "stones_used", "potions_used", "graph", "rotation", "potion_axes", "stone_signs"):
                 assert after[name][b].tolist() == state[name][b].tolist(), (name, step)
+    kept = world.get_state()
     assert world.step(np.zeros(B, np.int64))[2].all() and world.horizon == 200
+    for name in ("stones", "stones_used", "potions", "potions_used"):  # the last items stay in sight: no trial begins
+        np.testing.assert_array_equal(world.get_state()[name], kept[name])
 
 
 def test_the_simple_level_is_the_whole_cube_seen_as_it_is() -> None:

@@ -213,6 +213,8 @@ def test_attempts_on_a_lake_are_those_of_a_plain_simulation(options: dict[str, A
                 assert seen[b].tolist() == pytest.approx(
                     [*(after["position"][b] / 4), float(over), after["attempt"][b] / 3]
                 )
+        begins = after["attempt"] > before["attempt"]  # on the lake as it was: cracks last for one attempt
+        np.testing.assert_array_equal(after["lake_now"][begins], after["lake"][begins])
         assert terminated.tolist() == (after["attempt"] == 3).tolist() and not truncated.any()
         if terminated.any():
             assert (info["success"][terminated] == after["won"][terminated] / 3).all()
@@ -250,6 +252,8 @@ def test_the_hard_lake_swaps_blurs_and_cracks_as_often_as_it_should() -> None:
     assert (after["position"][moved & swapped] == [0, 1]).all() and (
         after["position"][moved & ~swapped] == [1, 0]
     ).all()
+    world.reset()  # whether moves are swapped is drawn anew for each rollout
+    assert (world.get_state()["swapped"] != swapped).mean() == pytest.approx(0.5, abs=0.03)
 
 
 # --------------------------------------------------------------------------------------------------------------- T-Maze

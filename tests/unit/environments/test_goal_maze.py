@@ -9,8 +9,9 @@ import pytest
 
 from recollect.amago.hindsight import Relabeler
 from recollect.amago.recorder import Recorder
-from recollect.environments import goal_maze, maze_runner, registry
+from recollect.environments import goal_maze, maze_runner
 from recollect.environments.maze_runner import distances, maze
+from recollect.settings.resolve import environment_settings
 
 
 def make(count: int, split: str = "train", **options: Any) -> goal_maze.GoalMaze:
@@ -167,5 +168,7 @@ def test_a_relabelled_rollout_is_what_the_maze_would_have_shown(hide: bool) -> N
     assert checked == B
 
 
-def test_goal_maze_is_a_world_by_its_name() -> None:
-    assert "goal_maze" in registry.world_names()
+def test_the_small_maze_of_the_configuration_is_that_of_the_newer_example() -> None:
+    """Specification 4.4. No figure has it at scale `paper`, so it is in no table of published settings."""
+    chosen = environment_settings("paper", "amago_maze_11")
+    assert (chosen.world, chosen.options) == ("goal_maze", {"size": 11, "horizon": 250, "goals_shown": "before"})

@@ -85,6 +85,8 @@ def test_an_episode_that_is_not_won_lasts_51_steps_in_the_seed_timing_and_50_in_
     times = [seen[3] for seen in observed]
     assert times == pytest.approx([*[t / 50 for t in range(1, 51)], 0] * 2)  # the last observation is never seen
     assert observed[50] == pytest.approx(first[0].tolist()) and not any(rewards)
+    # The seed code tells agents where an episode begins, by its clock; the newer code does not.
+    assert [seen[seed.episode_clock] == 0 for seen in observed] == [t in (50, 101) for t in range(102)]
 
     head, first = placed((1, 2), (0, 0), (8, 8), timing="head", show_reset=True)
     observed, rewards, _ = play(head, [RIGHT] * 103)
@@ -93,7 +95,7 @@ def test_an_episode_that_is_not_won_lasts_51_steps_in_the_seed_timing_and_50_in_
     )
     assert observed[49][1] == pytest.approx(8 / 9) and observed[50] == pytest.approx([1 / 9, 2 / 9, 0, 0, 1])
     assert [seen[4] for seen in observed] == [float(t in (50, 101)) for t in range(103)]
-    assert not any(rewards)
+    assert not any(rewards) and head.episode_clock is None
 
 
 def test_key_then_door_pay_one_each_and_the_next_episode_begins_with_the_same_places() -> None:

@@ -539,6 +539,12 @@ def test_splits_have_other_positions_and_benchmarks_their_published_tasks(fakes:
             found |= {player.position for player in world.players}
         positions[split] = found
     assert positions == {"train": {1, 2, 3}, "eval": {4, 5, 6}}
+    world = make("meta_world_kshot", [0], split="eval", benchmark="ml10", attempt_steps=1, attempts=1, positions=10)
+    drawn = set()
+    for word in range(50):
+        world.players[0].begin(word)
+        drawn.add((world.players[0].now.name, world.players[0].position))
+    assert len(drawn) == 50  # each of five tasks at every one of its positions
     with pytest.raises(UserError, match="no benchmark 'ml11'"):
         meta_world_kshot.tasks("train", benchmark="ml11")
 

@@ -223,6 +223,8 @@ def test_a_world_with_a_set_state_goes_on_to_the_bit(player: str) -> None:
     state = world.get_state()
     other.set_state(state)
     assert trace(other, which, 60) == trace(world, which, 60)
+    other.set_state(world.get_state())  # within episodes, which a reset ends
+    np.testing.assert_array_equal(other.reset()[0], world.reset()[0])
     with pytest.raises(UserError, match="another number of games"):
         make([1]).set_state(state)
     with pytest.raises(UserError, match="missing"):
@@ -299,6 +301,9 @@ def test_a_sticky_action_is_the_last_one_that_was_played(monkeypatch: pytest.Mon
     assert set(played[1].tolist()) == {3, 8} and 25 <= (played[1] == 3).sum() <= 75
     again = played[2] != 11
     assert (played[2][again] == played[1][again]).all() and set(played[2][again].tolist()) == {3, 8}
+    world.reset()
+    world.step(np.full(200, 5))
+    assert (world.worker.arrays["action"] == 5).all()  # type: ignore[attr-defined]  # the next episode repeats none of them
 
 
 def test_the_worker_is_ended_with_its_world_and_a_crash_is_the_users_to_read(monkeypatch: pytest.MonkeyPatch) -> None:

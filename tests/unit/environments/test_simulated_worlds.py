@@ -11,11 +11,13 @@ from typing import Any
 import fake_suite
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 
 from recollect.environments import dm_control, meta_world, registry
-from recollect.environments.base import World
-from recollect.environments.simulated import needed
+from recollect.environments.base import Task, World
+from recollect.environments.replayed import ReplayedWorld
+from recollect.environments.simulated import SimulatedOptions, SimulatedWorld, needed
 from recollect.settings.errors import UserError
 from recollect.sources import published_files, source_policies
 
@@ -221,6 +223,79 @@ def test_episodes_are_cut_at_the_horizon(suite: tuple[str, dict[str, Any]]) -> N
         if step % 9 == 0:
             assert (info["final_obs"] != observations).any(1).all()
             assert ("success" in info) == (name == "meta_world")
+
+
+class Paid(ReplayedWorld):
+    """Instance 0 is paid at every step and ends at its second one, 1 ends there unpaid, and 2 is paid and cut off there."""
+
+    class Paying:
+        def __init__(self, pays: float, ends: bool) -> None:
+            self.pays, self.ends = pays, ends
+
+        def begin(self, word: int) -> None:
+            self.time = 0
+
+        def step(self, action: Any) -> tuple[float, bool]:
+            self.time += 1
+            return self.pays, self.ends and self.time == 2
+
+        def look(self) -> np.ndarray:
+            return np.array([self.time], np.int64)
+
+    def _setup(self) -> None:
+        self.horizon = 2
+        self.single_observation_space, self.single_action_space = Box(0, 2, (1,), np.int64), Discrete(2)
+        self._play([self.Paying(1, True), self.Paying(0, True), self.Paying(1, False)])
+
+
+def test_success_is_an_end_of_ones_own_with_a_reward() -> None:
+    world = Paid([Task(i, "t", "train") for i in range(3)], seeds=np.arange(3))
+    world.reset()
+    assert "success" not in world.step(np.zeros(3, np.int64))[4]
+    _, _, terminated, truncated, info = world.step(np.zeros(3, np.int64))
+    assert (terminated.tolist(), truncated.tolist()) == ([True, True, False], [False, False, True])
+    assert info["success"].tolist() == [True, False, False]
+
+
+class Solved(SimulatedWorld):
+    """Instance i is solved for one step of its first episode: after step i + 1 of 3."""
+
+    knows_success = True
+    options_model = SimulatedOptions
+
+    class Counting:
+        def __init__(self, at: int) -> None:
+            self.at, self.episode = at, -1  # -1: every world begins its players once before the first reset
+
+        def begin(self, word: int) -> None:
+            self.episode, self.time = self.episode + 1, 0
+
+        def step(self, action: np.ndarray) -> tuple[float, bool]:
+            self.time += 1
+            return 0.0, self.episode == 1 and self.time == self.at
+
+        def look(self) -> np.ndarray:
+            return np.array([self.time], np.float32)
+
+    def _setup(self) -> None:
+        self.horizon = 3
+        players = [self.Counting(i + 1) for i in range(self.num_envs)]
+        self._simulate(players, observation_size=1, action_size=1, goal_entries=())
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.DISABLED, AutoresetMode.SAME_STEP])
+def test_success_is_of_an_episode_that_was_solved_at_any_of_its_steps_and_of_no_later_one(mode: AutoresetMode) -> None:
+    tasks = [Task(i, "t", "train") for i in range(4)]
+    world, told = Solved(tasks, seeds=np.arange(4), autoreset_mode=mode, goal="shown"), []
+    world.reset()
+    for step in range(1, 7):
+        *_, truncated, info = world.step(np.zeros((4, 1), np.float32))
+        if step % 3 == 0:
+            assert truncated.all()
+            told.append(info["success"])
+            if mode is AutoresetMode.DISABLED:
+                world.reset()
+    assert [success.tolist() for success in told] == [[True, True, True, False], [False] * 4]
 
 
 # --------------------------------------------------------------------------------------------------- the real packages

@@ -116,8 +116,10 @@ def maps(color_map: str, episodes: int = 6) -> np.ndarray:
 
 def choices(world: World, episodes: int) -> np.ndarray:
     found = []
+    even_B = np.arange(world.num_envs) % 2 == 0
     for _ in range(episodes):
-        world.reset()
+        for mask_B in (even_B, ~even_B):  # a map does not depend on who is reset with whom
+            world.reset(options={"reset_mask": mask_B})
         walk(world, [NORTH, NORTH])
         found.append(world.get_state()["board"][:, visual_match.CHOICE_CELLS_3])
         walk(world, [NORTH])
@@ -220,6 +222,18 @@ def test_success_is_told_of_the_instances_that_end_also_where_they_begin_anew_at
         _, _, terminated, _, info = world.step(np.full(2, NORTH))
         assert info["success"].tolist() == terminated.tolist() == [True, not behind]
         assert not world.get_state()["succeeded"][0]
+
+
+@pytest.mark.parametrize("paid", [5.0, 0.0, -1.0])
+def test_who_opens_a_door_that_pays_nothing_has_no_success(paid: float) -> None:
+    world = make("key_to_door", explore_steps=1, length=1, reward_steps=4, final_reward=paid)
+    world.reset()
+    walk(world, [NORTH, NORTH])
+    board = world.get_state()["board"]
+    board[:, cell(1, 5)] = ord("d")
+    lay(world, board=board, has_key=np.ones(1, bool))
+    assert sum(float(reward[0]) for reward in walk(world, [NORTH, NORTH, NORTH])) == paid
+    assert world.step(np.full(1, NORTH))[4]["success"].tolist() == [paid > 0]
 
 
 @pytest.mark.parametrize("name", GAMES)

@@ -243,6 +243,22 @@ def test_an_episode_that_ends_by_itself_is_terminated_and_never_also_truncated(h
     assert [step[0].ravel().tolist() for step in steps] == [[0, 1, 1, 1], [0, 0, 2, 2], [0, 1, 0, 0]]
 
 
+@pytest.mark.parametrize("horizon_terminates", [False, True])
+def test_what_a_world_cuts_at_the_horizon_is_truncated_and_nothing_else(horizon_terminates: bool) -> None:
+    class Cut(Countdown):
+        """Cuts instance 3 at the horizon, where instance 4 comes to its end by time alone."""
+
+        def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+            self._cut_B = (self._timestep_B == 3) & (np.arange(self.num_envs) == 3)
+            return super()._advance(actions_B, last_B)
+
+    world = Cut(5, AutoresetMode.SAME_STEP, horizon_terminates)
+    world.reset()
+    *_, (_, _, terminated, truncated, _) = [world.step(np.zeros(5, dtype=np.int64)) for _ in range(3)]
+    assert terminated[2:].tolist() == [True, False, horizon_terminates]
+    assert truncated[2:].tolist() == [False, True, not horizon_terminates]
+
+
 def test_returned_arrays_are_never_written_again() -> None:
     world = make("dark_room", {"width": 4, "height": 3}, [1, 2, 3])
     kept = [world.reset()[0]]
@@ -391,3 +407,16 @@ def test_single_world_plays_the_asked_task() -> None:
     env.reset(seed=0)
     rewards = [env.step(action)[1] for action in [1] * 16 + [2] * 12]
     assert rewards == [0.0] * 27 + [1.0]  # the goal is at x = 16, y = 12
+
+
+def test_single_worlds_without_a_seed_begin_each_somewhere_else_and_go_on_from_there() -> None:
+    worlds = []
+    for _ in range(2):
+        env = gymnasium.make("recollect/Wind-v0")
+        env.reset()
+        worlds.append(env.unwrapped.world)  # type: ignore[attr-defined]
+        first = worlds[-1].get_state()
+        env.reset()
+        again = worlds[-1].get_state()
+        assert (again["seeds"], again["draws"]) == (first["seeds"], 2 * first["draws"])
+    assert (worlds[0].get_state()["wind"] != worlds[1].get_state()["wind"]).all()

@@ -38,8 +38,9 @@ def test_the_verdict_follows_from_interval_and_margin(
     assert judged(interval(*bounds), wanted, margin)[0] == verdict  # type: ignore[arg-type]
 
 
-def test_two_seeds_decide_nothing() -> None:
+def test_two_seeds_decide_nothing_and_three_may() -> None:
     assert judged(interval(1, 3, seeds=2), "above", 0) == ("undecided", "2 seeds are fewer than 3")
+    assert judged(interval(1, 3, seeds=3), "above", 0) == ("holds", "")
 
 
 def test_a_claim_holds_only_where_all_its_contrasts_do() -> None:
@@ -113,6 +114,15 @@ def test_pairing_removes_what_both_arms_share() -> None:
     this_SN, that_SN = shared_SN + 1 + rng.normal(0, 0.1, (5, 20)), shared_SN + rng.normal(0, 0.1, (5, 20))
     effect = paired_effect(this_SN - that_SN, rng)
     assert 0.8 < effect.low < 1 < effect.high < 1.2
+
+
+@pytest.mark.parametrize("shape", [(5, 1), (1, 5)], ids=["seeds", "tasks"])
+def test_where_only_seeds_or_only_tasks_differ_the_interval_is_students(shape: tuple[int, int]) -> None:
+    """The values lie alike on both sides of their mean, so that the bootstrap is nearly a normal."""
+    value_K = 7 + np.array([-1.97, -0.83, 0.0, 0.83, 1.97])
+    effect = paired_effect(np.broadcast_to(value_K.reshape(shape), (5, 5)), np.random.default_rng(0))
+    low, high = stats.t.interval(0.95, 4, loc=value_K.mean(), scale=stats.sem(value_K))
+    assert (effect.low, effect.high) == pytest.approx((low, high), abs=0.05 * (high - low) / 2)
 
 
 def test_students_quantile_is_right_to_a_thousandth() -> None:

@@ -15,7 +15,7 @@ from recollect.common.rollout import play_episodes
 from recollect.environments import registry
 from recollect.environments.registry import make_world, tasks
 from recollect.evaluation import tracing
-from recollect.evaluation.episodic import evaluate, part_returns, rounds
+from recollect.evaluation.episodic import episode_seeds, evaluate, part_returns, rounds
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings
 
@@ -90,6 +90,19 @@ def test_score_rows_hold_every_episode_of_every_split() -> None:
     assert not guess.equals(evaluate(Scripted(False), environment, method="m", seed=3, step=30)["value"])
 
 
+def test_no_two_episodes_share_a_seed_and_other_runs_play_others() -> None:
+    worlds, actions = [], []
+    for name, evaluation_seed, seed in (("maze", 0, 0), ("hall", 0, 0), ("maze", 1, 0), ("maze", 0, 1)):
+        evaluation = EvaluationSettings(protocol="episodic", episodes=5, seed=evaluation_seed)
+        environment = EnvironmentSettings(name=name, world="tmaze", evaluation=evaluation)
+        for split in ("train", "eval"):
+            worlds_E, actions_E = episode_seeds(environment, split, range(5), seed)
+            worlds += worlds_E.tolist()
+        if name == "maze":
+            actions += actions_E.tolist()
+    assert len({*worlds, *actions}) == len(worlds) + len(actions) == 4 * 2 * 5 + 3 * 5
+
+
 def test_normalised_returns_stand_beside_the_returns_where_tasks_list_them(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = EnvironmentSettings(
         name="maze",
@@ -139,14 +152,17 @@ def test_each_part_of_an_episode_with_parts_is_scored_as_an_in_context_episode()
 
 
 class Ragged:
-    """Instance i ends after i + 1 steps, pays 1 per step, and refuses to be stepped after its end."""
+    """Instance i ends after i + 1 steps, pays 1 per step, and refuses to be stepped after its end.
+
+    Whatever ends at the world's first step fails, and all that ends later succeeds.
+    """
 
     horizon = 4
     single_observation_space = Box(0.0, 10.0, (1,), np.float32)
 
     def __init__(self) -> None:
         self.num_envs = 3
-        self.t, self.ended = np.zeros(3, int), np.ones(3, bool)
+        self.t, self.ended, self.steps = np.zeros(3, int), np.ones(3, bool), 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         mask = options["reset_mask"]
@@ -156,9 +172,10 @@ class Ragged:
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         assert not self.ended.any()
         self.t += 1
+        self.steps += 1
         terminated, truncated = self.t == np.array([1, 2, 9]), self.t == np.array([9, 9, 3])
         self.ended = terminated | truncated
-        success = {"success": self.t >= 2} if self.ended.any() else {}
+        success = {"success": np.full(3, self.steps >= 2)} if self.ended.any() else {}
         return self.t[:, None].astype(np.float32), np.ones(3, np.float32), terminated, truncated, success
 
 
@@ -248,6 +265,33 @@ def test_rounds_that_no_traced_row_plays_in_are_not_written_down(monkeypatch: py
     policy = Telling(3)
     trace = tracing.trace(policy, environment, about={}, split="eval", tasks=[0], seed=2)
     assert policy.asked == LENGTH + 1 and len(trace.played) == 2 * policy.asked
+
+
+class Placing(Dice):
+    """Says of each step, as a fact and as a map, whose it is and which."""
+
+    steps = 0
+
+    def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
+        self.steps += 1
+        return super().act(observation_BD, reward_B, done_B)
+
+    def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        return {"place": np.stack([rows_N, np.full(len(rows_N), self.steps)], 1)}
+
+    maps = traced
+
+
+def test_a_map_stands_at_the_step_that_it_is_of() -> None:
+    environment = EnvironmentSettings(
+        name="maze",
+        world="tmaze",
+        options={"variant": "passive", "length": LENGTH},
+        evaluation=EvaluationSettings(protocol="episodic", episodes=3),
+    )
+    trace = tracing.trace(Placing(None), environment, about={}, split="eval", tasks=[0], seed=2)
+    assert trace.map_row.tolist() == list(range(3 * (LENGTH + 1)))
+    assert trace.maps["place"].tolist() == trace.facts["place"].tolist()
 
 
 def test_no_row_is_played_alone_where_there_are_others() -> None:

@@ -339,3 +339,75 @@ def test_seeds_of_rows_follow_from_the_task_and_not_from_its_place(tiny: Any) ->
     assert len(set(seeds.tolist())) == len(tasks)
     assert in_context.row_seeds("world", environment, tasks[:1], 1)[0] != seeds[0]
     assert in_context.row_seeds("actions", environment, tasks[:1], 0)[0] != seeds[0]
+
+
+def test_what_a_policy_draws_does_not_hang_on_its_worlds_draws(
+    staggered: list[Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+    meet = in_context.world_as_met
+
+    def met(environment: EnvironmentSettings, tasks: list[Task], seeds_B: np.ndarray, policy: Any) -> Any:
+        drawn.extend(seeds_B.tolist())
+        return meet(environment, tasks, seeds_B, policy)
+
+    class Seeded(Constant):
+        def start(self, seeds_B: np.ndarray, horizon: int, episodes: int) -> None:
+            drawn.extend(seeds_B.tolist())
+
+    monkeypatch.setattr(in_context, "world_as_met", met)
+    environment = EnvironmentSettings(name="room", world="dark_room", evaluation=EvaluationSettings(episodes=1))
+    for seed in (0, 1):
+        play_in_context(Seeded([0, 0, 0, 0]), environment, staggered, seed=seed)
+    assert len(set(drawn)) == len(drawn) == 2 * 2 * len(staggered)
+
+
+# ------------------------------------------------------------------------------------------------------------ going on
+
+
+class Noting(Constant):
+    """Notes all that it is told."""
+
+    acting = ()
+
+    def __init__(self, action_B: Sequence[int]) -> None:
+        super().__init__(action_B)
+        self.told: list[list[list[float]]] = []
+
+    def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
+        self.told.append([observation_BD.tolist(), reward_B.tolist(), done_B.tolist()])
+        return super().act(observation_BD, reward_B, done_B)
+
+    def state_arrays(self) -> dict[str, Any]:
+        return {}
+
+    def load_state(self, arrays: Any) -> None:
+        assert not arrays
+
+
+class Kept:
+    """A part of a scoring that is saved before every step."""
+
+    result = None
+
+    def __init__(self, begun: dict[str, Any]) -> None:
+        self.begun, self.states = begun, []
+
+    def take(self) -> dict[str, Any]:
+        return self.begun
+
+    def offer(self, state: Any, *, early: bool = False) -> None:
+        self.states.append({name: np.array(value) for name, value in state().items()})
+
+
+def test_a_policy_that_goes_on_is_told_what_it_would_have_been_told(staggered: list[Task]) -> None:
+    environment = EnvironmentSettings(name="room", world="dark_room", evaluation=EvaluationSettings(episodes=2))
+    whole, kept = Noting([0, 1, 2, 0]), Kept({})
+    scores = play_in_context(whole, environment, staggered, seed=0, kept=kept)  # type: ignore[arg-type]
+    assert len(kept.states) == len(whole.told) == 24
+    for moment in (1, 5, 12, 23):
+        again = Noting([0, 1, 2, 0])
+        found = play_in_context(again, environment, staggered, seed=0, kept=Kept(kept.states[moment]))  # type: ignore[arg-type]
+        assert again.told == whole.told[moment:]
+        assert found.return_RE.tolist() == scores.return_RE.tolist()
+        np.testing.assert_array_equal(found.success_RE, scores.success_RE)

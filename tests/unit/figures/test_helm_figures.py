@@ -10,6 +10,7 @@ import pytest
 
 from recollect.artifacts.scores import scores_frame
 from recollect.artifacts.sealed import write_table
+from recollect.figures.registry import kind
 from recollect.figures.spec import FigureSpec
 from recollect.figures.writing import render
 from recollect.settings.resolve import figure_reads, names, scale_settings
@@ -72,7 +73,6 @@ def test_a_figure_is_drawn_at_smaller_scales(name: str, scale: str, workdir: Pat
     figure = spec_of(scale, name)
     quick = figure.options | QUICK.get(figure.kind, {})
     figure = figure.model_copy(update={"options": quick})
-    write_table(workdir / "made.parquet", made_scores(figure), kind="scores", provenance={})
-    drawn = render(figure, [workdir / "made.parquet"], workdir / "out" / name)
+    drawn = kind(figure.kind).draw(made_scores(figure), figure)
     assert not drawn.table["method"].str.startswith("published:").any()
     assert figure.random_models == (scale == "smoke")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recollect.common.curve_end import smoothed
+from recollect.common.curve_end import part_of_curve, smoothed
 from recollect.figures import learning_curves as curves
 
 
@@ -40,6 +40,11 @@ def test_final_value_is_the_mean_of_the_last_fifteen_points_of_the_run() -> None
     assert run.final == pytest.approx(np.mean(np.arange(2660, 2801, 10)))
     whole = curves.curve(0, np.array([0, 2990]), np.array([0.0, 2990.0]), 2990, window=1)
     assert whole.final == pytest.approx(np.mean(np.arange(2850, 2991, 10)))
+
+
+def test_a_part_within_a_curve_is_the_mean_of_its_own_points() -> None:
+    found = part_of_curve(np.array([0, 2990]), np.array([0.0, 2990.0]), (0.2, 0.6), window=1)
+    assert found == pytest.approx(np.mean(np.arange(600, 1800, 10)))
 
 
 @pytest.mark.parametrize(("last", "complete"), [(899, False), (900, True), (1000, True), (1200, True)])

@@ -393,6 +393,17 @@ def test_a_table_has_means_deviations_and_normalised_returns() -> None:
     )
 
 
+def test_a_column_is_of_its_own_tasks_and_of_the_last_episodes_of_the_last_evaluation() -> None:
+    groups = {"seen": {"environments": ["room"], "split": "train"}, "unseen": {"environments": ["room"]}}
+    figure = spec("result_table", options={"groups": groups, "last": 3})
+    scores = made_scores(figure, splits=("eval", "train"), steps=(50, 100))
+    table = draw(scores, figure).table
+    for panel, split in (("seen", "train"), ("unseen", "eval")):
+        last = cell(scores, method="ad", split=split, step=100)
+        expected = last[last["episode"] >= 5]["value"].mean()
+        assert cell(table, panel=panel, method="ad")["y"].tolist() == pytest.approx([expected])
+
+
 def test_the_best_number_of_a_column_is_bold_and_published_ones_stand_beside_it() -> None:
     at = {"panel": "Room", "x": [1], "source": "s"}
     references = [{**at, "method": "radt", "y": [337.9]}, {**at, "method": "ad", "y": [-0.14]}]
@@ -402,6 +413,10 @@ def test_the_best_number_of_a_column_is_bold_and_published_ones_stand_beside_it(
     best = f"{cell(drawn.table, method='radt')['y'].iloc[0]:.1f}"
     bold = [item.get_text() for item in drawn.figure.findobj(Text) if item.get_fontweight() == "bold"]
     assert bold == [best] and {"published", "337.9", "−0.1"} <= set(texts(drawn.figure))
+    scores = made_scores(figure)
+    below = draw(scores.assign(value=-scores["value"]), figure)  # the other one is best now
+    best = f"{cell(below.table, method='ad')['y'].iloc[0]:.1f}".replace("-", "−")
+    assert [item.get_text() for item in below.figure.findobj(Text) if item.get_fontweight() == "bold"] == [best]
     elsewhere = draw(made_scores(figure), figure.model_copy(update={"scale": "demo"}))
     assert "published" not in texts(elsewhere.figure) and len(elsewhere.table) == 2
 

@@ -291,6 +291,17 @@ def test_small_print_names_scale_seeds_tasks_and_the_narrow_interval() -> None:
     assert "95 % bootstrap interval" in " ".join(text.get_text() for text in enough.figure.texts)
 
 
+def test_where_lines_differ_the_least_covered_interval_is_named() -> None:
+    """Of three seeds and one task an interval is the range, which leaves the truth out twice in eight."""
+    lines = [("a", 1), ("b", 20)]
+    for order in (lines, lines[::-1]):
+        rows = [{"panel": panel, "method": "ad", "seeds": 3, "tasks": tasks, "low": 0.0} for panel, tasks in order]
+        table = pd.DataFrame(rows)
+        assert captions.band_words(table, "mean") == ", bootstrap interval (covers 75 %)"
+        (warning,) = captions.narrow_intervals(table, "mean")
+        assert "actual about 75 %" in warning
+
+
 def alike_scores(envs: Sequence[str] = tuple(TMAZE), methods: Sequence[str] = ("dqn_gpt", "dqn_lstm")) -> pd.DataFrame:
     """Scores of methods that learn exactly the same."""
     scores = tmaze_scores(methods=methods)

@@ -146,6 +146,14 @@ def test_steps_that_no_agent_reached_are_left_empty() -> None:
     assert np.isfinite(drawn.table.loc[drawn.table["panel"] == "layer 1, episodes 5–6", "y"]).all()
 
 
+def test_a_step_that_found_fewer_windows_than_it_may_read_counts() -> None:
+    (trace,) = traces(seeds=(0,), length=4)
+    found_RK = np.pad(trace.facts["retrieved_episode"], ((0, 0), (0, 1)), constant_values=-1)
+    fewer = replace(trace, facts={**trace.facts, "retrieved_episode": found_RK})
+    for one, other in zip(*(attention_maps.attention_of(t, 6, range(1, 3), 5) for t in (trace, fewer)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_early_and_late_never_overlap_and_leave_the_first_episode_out() -> None:
     for episodes in range(3, 60):
         early, late = attention_maps.groups(episodes, 5).values()

@@ -7,9 +7,13 @@ from odd_clock import ends_the_same
 from torch.nn import functional as F
 
 from recollect.artifacts.run import Run
-from recollect.helm.vision import captioned_tiles, dual_encoder
+from recollect.common.language_models import LanguageModel, random_model
+from recollect.common.optimiser import Adam
+from recollect.helm.vision import captioned_tiles, dual_encoder, dual_encoder_training
+from recollect.helm.vision import sentences as sentence_vectors
 from recollect.helm.vision.captioned_tiles import AGENT, TILE, VIEW, Thing, captions, draw_scenes
 from recollect.helm.vision.dual_encoder import DualEncoder, Hyperparameters, Network, contrastive_loss, train
+from recollect.helm.vision.sentences import SentenceEncoder
 from recollect.settings.seeding import seed_of
 
 TINY = Hyperparameters(width=8, channels=8, pictures=64, steps=12, batch_size=8, negatives=4, checkpoint_every=4)
@@ -70,6 +74,18 @@ def test_things_that_are_hidden_are_not_named():
             checked += 1
             assert corner.max() > 0, "a named thing stands in darkness"
     assert checked > 200
+
+
+def test_nearer_things_weigh_more(scenes):
+    columns, checked = captions(), 0
+    for weights, things in zip(scenes.weights_NC, scenes.seen, strict=True):
+        names = [thing.name for thing in things]
+        if len(set(names)) == len(names) == 2 and not {"goal", "lava"} & set(names):
+            away = [abs(thing.x - AGENT[0]) + abs(thing.y - AGENT[1]) for thing in things]
+            said = [weights[columns.index(name)] for name in names]
+            assert said[0] / said[1] == pytest.approx((1 + away[1]) / (1 + away[0]), rel=1e-4)
+            checked += away[0] != away[1]
+    assert checked > 5
 
 
 def test_no_training_picture_has_a_held_out_thing_and_held_out_pictures_have_nothing_else(scenes):
@@ -140,6 +156,30 @@ def test_a_training_that_was_stopped_ends_with_the_same_bytes(tmp_path, monkeypa
     assert bool((whole.image.linear.weight - fresh().image.linear.weight).abs().max() > 0)
 
 
+def test_each_batch_is_another_the_step_size_falls_and_the_temperature_stays_at_a_hundredth_or_more(
+    tmp_path, monkeypatch
+):
+    rates, batches, scales = [], [], []
+
+    class Watched(Adam):
+        def step(self):
+            rates.append(self.lr)
+            super().step()
+            self.parameters[self.names.index("log_scale")].data.add_(0.5)
+
+    def watched(images_NW, texts_TW, weights_NT, scale):
+        batches.append(weights_NT.numpy().tobytes())
+        scales.append(float(scale))
+        return contrastive_loss(images_NW, texts_TW, weights_NT, scale)
+
+    monkeypatch.setattr(dual_encoder, "Adam", Watched)
+    monkeypatch.setattr(dual_encoder, "contrastive_loss", watched)
+    train(TINY, sentences, ["horse"], run_in(tmp_path))
+    np.testing.assert_allclose(rates, 2e-3 * np.cos(np.pi * np.arange(12) / 24) ** 2)
+    assert len(set(batches)) == 12
+    assert scales[0] == pytest.approx(14) and scales[-1] == max(scales) == pytest.approx(100)
+
+
 def test_a_checkpoint_of_other_settings_is_not_used(tmp_path):
     short, words = TINY.model_copy(update={"steps": 6}), ["horse"]
     train(short, sentences, words, run_in(tmp_path))
@@ -164,10 +204,72 @@ def test_frames_of_any_size_and_type_are_seen():
     assert not torch.equal(model.images(picture), model.images(torch.zeros_like(picture)))
 
 
+def test_a_model_is_judged_by_pictures_of_kinds_that_it_never_saw(monkeypatch):
+    drawn = []
+
+    def drawing(*given, **options):
+        drawn.append(draw_scenes(*given, **options))
+        return drawn[-1]
+
+    class Fixed:
+        """Says the same words of every picture, the first of them first."""
+
+        def texts(self, words):
+            return torch.eye(len(words))
+
+        def images(self, images):
+            return torch.arange(6, 0, -1.0).expand(len(images), 6)
+
+    monkeypatch.setattr(captioned_tiles, "draw_scenes", drawing)
+    words = ["ball", "wall", "horse", "red", "door", "key"]
+    found = dual_encoder.accuracy(Fixed(), words, TINY.model_copy(update={"held_out": 25}))
+    assert list(found) == ["single", "single_known", "many"]
+    assert all(len(things) == 1 and things[0].held_out for things in drawn[0].seen)
+    assert not any(thing.held_out for scenes in drawn[1:] for things in scenes.seen for thing in things)
+    for (kind, shares), scenes in zip(found.items(), drawn, strict=True):
+        true = [{word for thing in things for word in thing.words()} for things in scenes.seen]
+        names = [{thing.name for thing in things} for things in scenes.seen if things]
+        walls = {"wall", "floor"} if kind == "many" else set()
+        first, five = (np.mean([bool((said | walls) & set(words[:n])) for said in true]) for n in (1, 5))
+        assert (shares["top_1"], shares["top_5"], shares["pictures"]) == (first, five, 25)
+        assert shares["name_first"] == pytest.approx(np.mean(["ball" in said for said in names]))
+
+
+def test_a_model_is_judged_by_words_that_it_never_learned_from(tmp_path, monkeypatch):
+    learned, judged = [], []
+
+    def trained(settings, encoder, others, run):
+        learned.extend(others)
+        return fresh()
+
+    def judging(model, words, settings):
+        judged.extend(words)
+        return {}
+
+    monkeypatch.setattr(dual_encoder, "train", trained)
+    monkeypatch.setattr(dual_encoder, "accuracy", judging)
+    monkeypatch.setattr(dual_encoder_training, "SentenceEncoder", lambda name: sentences)
+    _, about, counts = dual_encoder_training.trained_encoder(TINY, "minilm", run_in(tmp_path))
+    said = {caption for caption in captions() if " " not in caption}
+    assert set(judged[: counts["words"]]) == said and len(judged) == counts["words"] + counts["other_words"]
+    assert len(learned) > 500 < counts["other_words"] and not set(learned) & set(judged)
+    assert about["sentence_width"] == 32 and about["language_model"] == "minilm"
+
+
+def test_a_sentence_vector_is_the_mean_of_its_own_tokens_in_any_company(monkeypatch):
+    """With random weights behind MiniLM's tokens."""
+    model = LanguageModel(random_model("bert", vocabulary=30_522), 512)
+    monkeypatch.setattr(sentence_vectors, "load_language_model", lambda *_, **__: model)
+    encoder = SentenceEncoder("minilm")
+    texts = ["a red key", "the door behind the wall is locked and nobody has seen the yellow key", "ball"]
+    for text, found in zip(texts, encoder(texts), strict=True):
+        ids = torch.tensor([encoder.tokenizer.encode(text).ids])
+        states = model.forward(model.embeddings[ids])[0]
+        torch.testing.assert_close(found, F.normalize(states.mean(0), dim=0), atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.slow
 def test_after_a_short_training_the_nearest_word_names_what_is_seen(tmp_path):
-    from recollect.helm.vision.sentences import SentenceEncoder
-
     settings = Hyperparameters(pictures=4096, steps=400, held_out=200)
     others = ["horse", "music", "river", "window", "money", "flower", "paper", "garden", "bread", "bird"]
     network = train(settings, SentenceEncoder("minilm"), others[:5], run_in(tmp_path))

@@ -70,15 +70,17 @@ def run_in(folder: Path) -> Run:
 # ---- what images become
 
 
-def test_helm_mixes_words_by_the_formula_of_the_specification(inputs: Inputs) -> None:
-    reader = trainer_of("helm", inputs, beta=10.0).agent.history.reader
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_helm_mixes_words_by_the_formula_of_the_specification(similarity: str, inputs: Inputs) -> None:
+    reader = trainer_of("helm", inputs, beta=10.0, similarity=similarity).agent.history.reader
     images = images_of()
     images[3] = 0
     E, P = reader.hopfield.embeddings_VD.double(), reader.hopfield.projection_DI.double()
     for image, mixed in zip(images, reader(images)[:, 0], strict=True):
         q = P @ torch.from_numpy(image.astype(np.float64) / 255).mean(0).flatten()
-        similarity = torch.stack([(q @ e) / (q.norm() * e.norm() + 1e-8) for e in E])
-        torch.testing.assert_close(mixed.double(), (10 * similarity).softmax(0) @ E, atol=1e-5, rtol=1e-4)
+        norms = [q.norm() * e.norm() + 1e-8 if similarity == "cosine" else 1.0 for e in E]
+        alike = torch.stack([(q @ e) / norm for e, norm in zip(E, norms, strict=True)])
+        torch.testing.assert_close(mixed.double(), (10 * alike).softmax(0) @ E, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(reader(images)[3, 0], E.mean(0).float(), atol=1e-5, rtol=1e-4)  # a black image
     found = reader.traced(np.array([3, 1]))
     weights = reader.hopfield.weights(reader.grey(images[[1]]))[0]
@@ -86,6 +88,13 @@ def test_helm_mixes_words_by_the_formula_of_the_specification(inputs: Inputs) ->
     assert found["token_scores"][1, 0] == pytest.approx(float(weights.max()))
     assert found["token_entropy"][0] == pytest.approx(np.log(len(E)), rel=1e-4)
     assert found["token_entropy"][1] == pytest.approx(-float((weights * weights.log()).sum()), rel=1e-4)
+
+
+def test_a_seed_has_a_random_matrix_of_its_own(inputs: Inputs) -> None:
+    one, same, other = (
+        trainer_of("helm", inputs, seed=seed).agent.history.reader.hopfield.projection_DI for seed in (0, 0, 1)
+    )
+    assert torch.equal(one, same) and not (one == other).any()
 
 
 def test_images_with_channels_last_are_averaged_over_their_first_axis_as_released() -> None:
@@ -110,6 +119,18 @@ def test_features_as_wide_as_the_embeddings_are_not_mixed_up(inputs: Inputs) -> 
     torch.testing.assert_close(same.cache(images), model.images(torch.from_numpy(images)))
     wider = helmv2.FeatureReader(model, E[:, :20], "batch", seed=0, frames=9)
     assert wider(images, learn=False).shape == (5, 1, 20)
+
+
+def test_a_calibration_plays_the_tasks_of_training(inputs: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
+    splits: list[str] = []
+    known = helmv2.world_of
+    monkeypatch.setattr(
+        helmv2,
+        "world_of",
+        lambda environment, split, *rest: (splits.append(split), known(environment, split, *rest))[1],
+    )
+    trainer_of("helmv2", inputs, statistics="frozen", calibration=10)
+    assert splits == ["train"]
 
 
 def test_a_helmv2_policy_plays_alone_with_the_statistics_of_its_training(inputs: Inputs, tmp_path: Path) -> None:
@@ -262,6 +283,18 @@ def test_the_history_is_that_of_the_episode_alone(method: str, inputs: Inputs) -
     assert (again[0] - again[1]).abs().max() > 1e-3
 
 
+def test_images_that_only_a_value_is_asked_of_are_not_remembered(inputs: Inputs) -> None:
+    """As those behind a time limit."""
+    agents: list[Any] = [trainer_of("helm", inputs).agent for _ in range(3)]
+    asked, other, seeing = agents
+    seeing.see(images_of(1, 4))
+    np.testing.assert_allclose(asked.value(images_of(1, 4)), seeing.act()[1], atol=1e-5)
+    for agent in agents:
+        agent.see(images_of(2, 4))
+    torch.testing.assert_close(asked._history_BH, other._history_BH)
+    assert (asked._history_BH - seeing._history_BH).abs().max() > 1e-3
+
+
 # ---- training
 
 
@@ -330,7 +363,7 @@ def test_a_stopped_run_goes_on_bit_exactly(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_policy_is_loaded_scored_and_traced(method: str, inputs: Inputs, tmp_path: Path) -> None:
-    settings = settings_of(method)
+    settings = settings_of(method, memory_length=5)  # of the oldest of SHELM's steps it remembers one word of two
     policy = MODULES[method].train(settings, inputs, run_in(tmp_path))
     again = MODULES[method].load_policy(settings, policy.arrays(), inputs)
     tables = [evaluate(each, settings.environment, method=method, seed=0, step=1) for each in (policy, again)]
@@ -345,7 +378,7 @@ def test_a_policy_is_loaded_scored_and_traced(method: str, inputs: Inputs, tmp_p
     history, maps = policy.agent.history, policy.maps(np.array([0, 3]))
     read = 2 if method == "shelm" else 1
     np.testing.assert_array_equal(maps["inputs"], history.reader(images_of(), learn=False)[[0, 3]])  # type: ignore[union-attr, attr-defined]
-    assert maps["history_attention"].shape == (2, 2, 6 // read)
+    assert maps["history_attention"].shape == (2, 2, -(-5 // read))
     seen = maps["history_attention"].astype(float).sum(2)  # the rest is on what stands in front of the window
     assert (seen > 0.1).all() and (seen < 1.005).all() and not maps["history_attention"][:, :, :-1].any()
     if words:
@@ -399,9 +432,29 @@ def test_the_language_model_is_the_one_that_the_settings_name(inputs: Inputs, mo
         "recollect.helm.language_history.language_memory",
         lambda name, **chosen: (asked.update(chosen, name=name), real(name, **chosen))[1],
     )
-    trainer_of("shelm", inputs, layers=1, topk=4, memory_length=9)
-    expected = {"name": "random", "layers": 1, "batch_tokens": 4, "memory_length": 9, "model": None, "pooling": "mean"}
+    own: dict[str, Any] = {"language_precision": "bfloat16", "language_graph": False, "pooling": "last"}
+    trainer_of("shelm", inputs, layers=1, topk=4, memory_length=9, **own)
+    expected = {"name": "random", "layers": 1, "batch_tokens": 4, "memory_length": 9, "model": None, "pooling": "last"}
+    expected |= {"precision": "bfloat16", "graphed": False}
     assert {name: asked[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("module", [helmv2, shelm])
+def test_images_are_seen_as_the_runs_scale_says(module: Any, inputs: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run's provenance has what its scale says of the vision-language model."""
+    asked: list[tuple[Any, ...]] = []
+    known = module.vision_language_model
+    monkeypatch.setattr(
+        module, "vision_language_model", lambda *given, **rest: (asked.append(given), known(*given, **rest))[1]
+    )
+    trainer_of(module.__name__.rpartition(".")[2], inputs)
+    assert asked == [("random", "smoke")]
+
+
+def test_words_are_mixed_in_the_precision_that_is_set(inputs: Inputs) -> None:
+    for precision, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        history: Any = trainer_of("helm", inputs, mixture_precision=precision).agent.history
+        assert history.reader.hopfield._table_VD.dtype == dtype
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -20,9 +20,9 @@ from recollect.common.distinct_images import DistinctImages
 from recollect.common.draws import categorical_from_uniform
 from recollect.common.masked_mean import ALL, Kept
 from recollect.common.optimiser import Adam
-from recollect.common.reward_scale import RewardScale, RunningVariance
+from recollect.common.reward_scale import RunningVariance
 from recollect.evaluation.episodic import evaluate
-from recollect.helm import ppo_cnn, ppo_lstm
+from recollect.helm import on_policy, ppo_cnn, ppo_lstm
 from recollect.helm.on_policy import OnPolicyTrainer
 from recollect.helm.on_policy_loss import loss_of
 from recollect.helm.schedule import Schedule
@@ -118,7 +118,7 @@ def test_the_running_variance_is_that_of_all_numbers_so_far() -> None:
 def test_rewards_are_scaled_by_the_formula_of_the_specification() -> None:
     draws = np.random.default_rng(1)
     reward_TE, done_TE = draws.normal(0.3, 2, (30, 3)), draws.random((30, 3)) < 0.2
-    scale = RewardScale(3, 1.0)
+    scale = trainer_of(actors=3, gamma=0.5, clip_reward=0.9).scale  # its discount is not that of the returns
     mean, var, count, R = 0.0, 1.0, 1e-4, np.zeros(3)
     clipped = 0
     for reward_E, done_E in zip(reward_TE, done_TE, strict=True):
@@ -126,9 +126,9 @@ def test_rewards_are_scaled_by_the_formula_of_the_specification() -> None:
         delta, total = R.mean() - mean, count + 3
         var = (var * count + R.var() * 3 + delta**2 * count * 3 / total) / total
         mean, count = mean + delta * 3 / total, total
-        expected = np.clip(reward_E / math.sqrt(var + 1e-8), -1, 1)
+        expected = np.clip(reward_E / math.sqrt(var + 1e-8), -0.9, 0.9)
         np.testing.assert_allclose(scale(reward_E, done_E), expected, rtol=1e-12)
-        clipped += int((np.abs(expected) == 1).sum())
+        clipped += int((np.abs(expected) == 0.9).sum())
         R = np.where(done_E, 0, R)
     assert 0 < clipped < 90
 
@@ -190,15 +190,17 @@ def test_a_time_limit_is_an_end_unless_it_is_bootstrapped(
     paid, last = [], []
     step = trainer.world.step
 
+    ends = np.array([True, False, True, False])  # half of the games end by themselves at their time limit
+
     def stepping(action: np.ndarray) -> Any:
-        out = step(action)
-        paid.append(out[1].copy())
-        last.append(trainer.agent.value(out[0]))
-        return out
+        observation, reward, terminated, truncated, info = step(action)
+        paid.append(reward.copy())
+        last.append(trainer.agent.value(observation))
+        return observation, reward, terminated | (truncated & ends), truncated & ~ends, info
 
     trainer.world.step = stepping  # type: ignore[method-assign]
     moments, _ = trainer._play()
-    expected = paid[2] + (0.5 * last[2] if bootstrap else 0)
+    expected = paid[2] + (np.where(ends, 0, 0.5 * last[2]) if bootstrap else 0)
     np.testing.assert_allclose(moments["return"].view(3, 4)[2], expected, atol=1e-6)
     assert np.abs(last[2]).min() > 1e-3
 
@@ -255,7 +257,6 @@ def test_advantages_are_standardised_in_a_minibatch_or_divided_by_their_running_
 
 def test_a_pass_takes_every_moment_once_in_an_order_of_its_own() -> None:
     trainer = trainer_of(epochs=3)
-    moments, done_TE = trainer._play()
     orders: list[list[int]] = []
     epoch = trainer.agent.epoch
 
@@ -267,10 +268,34 @@ def test_a_pass_takes_every_moment_once_in_an_order_of_its_own() -> None:
             yield rows, log, value
 
     trainer.agent.epoch = watched  # type: ignore[method-assign]
-    trainer.rollouts += 1
-    trainer._learn(moments, done_TE)
-    assert [sorted(order) for order in orders] == [list(range(32))] * 3
-    assert orders[0] != orders[1] != orders[2]
+    noise = []
+    for _ in range(2):
+        moments, done_TE = trainer._play()
+        noise.append(trainer.rollout.noise_TE)
+        trainer.rollouts += 1
+        trainer._learn(moments, done_TE)
+    assert [sorted(order) for order in orders] == [list(range(32))] * 6
+    assert len({tuple(order) for order in orders}) == 6
+    assert noise[0].shape == (8, 4) and not np.isin(noise[0], noise[1]).any()
+
+
+def test_a_seed_has_weights_games_and_draws_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
+    known = on_policy.generator
+    monkeypatch.setattr(on_policy, "generator", lambda *keys: (asked.append(keys), known(*keys))[1])
+    trainers = [trainer_of(), trainer_of(), trainer_of(seed=1)]
+    images = []
+    for trainer in trainers:
+        moments, done_TE = trainer._play()
+        images.append(moments["image"])
+        trainer.rollouts += 1
+        for name, weight in trainers[0].agent.network.named_parameters():
+            alike = torch.equal(weight, trainer.agent.network.get_parameter(name))
+            assert alike == (trainer.seed == 0 or name.endswith("bias")), name
+    for trainer in trainers:
+        trainer._learn(moments, done_TE)
+    assert torch.equal(images[0], images[1]) and not torch.equal(images[0], images[2])
+    assert len(asked) == 3 * (1 + 3) and len(set(asked)) == 2 * (1 + 3)  # of actions, and of each pass
 
 
 def test_no_further_pass_where_the_policy_has_moved_too_far() -> None:
@@ -283,18 +308,28 @@ def test_no_further_pass_where_the_policy_has_moved_too_far() -> None:
     assert counts[0] == 12 and counts[1] < 12
 
 
+def test_a_pass_is_the_last_where_all_minibatches_so_far_differ_by_one_and_a_half_times_the_target() -> None:
+    trainer = trainer_of(epochs=4, batches=2, target_kl=0.08)
+    told = iter([0.0, 0.2, 0.13, 0.13, 0.2, 0.2, 0.2, 0.2])  # their means behind each pass: 0.1, 0.115, 0.143
+    trainer._update = lambda *_: {"approx_kl": torch.tensor(next(told))}  # type: ignore[method-assign]
+    trainer.rollouts += 1
+    trainer._learn(*trainer._play())
+    assert trainer.minibatches == 6
+
+
 def test_a_step_is_adamw_on_the_clipped_gradient_of_the_loss() -> None:
-    trainer = trainer_of(epochs=1, batches=1, learning_rate=0.01, weight_decay=0.1, gradient_norm=0.05)
+    chosen: dict[str, Any] = {"weight_decay": 0.1, "gradient_norm": 0.05, "value_coefficient": 0.7}
+    trainer = trainer_of(epochs=1, batches=1, learning_rate=0.01, entropy=0.02, adam_epsilon=1e-3, **chosen)
     other = trainer_of(epochs=1, batches=1)
     moments, done_TE = trainer._play()
     log, value = other.agent.network(moments["image"])
     raw = moments["advantage"]
     batch = {**moments, "advantage": (raw - raw.mean()) / (raw.std() + 1e-8)}
-    loss_of(log, value, batch, clip=0.2, entropy=0.05, value_coefficient=0.5)[0].backward()
+    loss_of(log, value, batch, clip=0.2, entropy=0.02, value_coefficient=0.7)[0].backward()
     parameters = list(other.agent.network.parameters())
     norm = torch.nn.utils.clip_grad_norm_(parameters, 0.05)
     assert norm > 0.1
-    torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1).step()
+    torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1, eps=1e-3).step()
     trainer.rollouts += 1
     trainer._learn(moments, done_TE)
     for ours, theirs in zip(trainer.agent.network.parameters(), parameters, strict=True):
@@ -425,14 +460,19 @@ def test_rows_of_a_policy_do_not_depend_on_each_other(method: str, tmp_path: Pat
     done_TB = draws.random((9, 5)) < 0.25
     seeds = np.arange(10, 15, dtype=np.uint64)
 
-    def played(rows: list[int]) -> np.ndarray:
+    def played(rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
         policy.start(seeds[rows], 9, 1)
-        zero = np.zeros(len(rows), np.float32)
-        return np.stack([policy.act(images[t, rows], zero, done_TB[t, rows]) for t in range(9)])
+        actions, values, zero = [], [], np.zeros(len(rows), np.float32)
+        for t in range(9):
+            actions.append(policy.act(images[t, rows], zero, done_TB[t, rows]))
+            values.append(policy.traced(np.arange(len(rows)))["value"])
+        return np.stack(actions), np.stack(values)
 
-    together = played([0, 1, 2, 3, 4])
-    np.testing.assert_array_equal(together[:, [3]], played([3]))
-    np.testing.assert_array_equal(together[:, [4, 0]], played([4, 0]))
+    together, values = played([0, 1, 2, 3, 4])
+    for rows in ([3], [4, 0]):
+        alone = played(rows)
+        np.testing.assert_array_equal(together[:, rows], alone[0])
+        np.testing.assert_allclose(values[:, rows], alone[1], atol=1e-6)
     assert len(np.unique(together)) > 1
 
 
@@ -461,6 +501,25 @@ def test_actions_are_drawn_as_their_probabilities_say() -> None:
     assert categorical_from_uniform(
         log[:2], np.float32([0.0, np.nextafter(np.float32(1), 0, dtype=np.float32)])
     ).tolist() == [0, 2]
+
+
+def test_actions_are_drawn_anew_at_every_step_or_the_likeliest_where_that_is_asked_for() -> None:
+    arrays = trainer_of().agent.learned()
+    arrays["network/actor.last.weight"][:], arrays["network/actor.last.bias"][:] = 0, (0, 0.2)  # 45 % and 55 %
+    images = np.repeat(np.random.default_rng(0).integers(0, 256, (1, 3, 9, 9), dtype=np.uint8), 60, 0)
+    nothing = np.zeros(60, np.float32), np.zeros(60, bool)
+    for likeliest in (False, True):
+        policy = ppo_cnn.load_policy(settings_of(likeliest=likeliest), arrays, Inputs())
+        policy.start(np.arange(60, dtype=np.uint64), 9, 1)
+        first, second = (policy.act(images, *nothing) for _ in range(2))
+        best = policy.traced(np.arange(60))["outputs"].argmax(1)
+        assert (first == best).all() == (second == best).all() == (first == second).all() == likeliest
+
+
+def test_the_network_is_as_wide_as_the_settings_say() -> None:
+    chosen = trainer_of("ppo_lstm", channel_scale=2, width=10, actor=5, critic=7, units=6).agent.network
+    assert (chosen.encoder.first.out_channels, chosen.encoder.linear.out_features) == (32, 10)
+    assert (chosen.lstm.hidden_size, chosen.actor.hidden.out_features, chosen.critic.hidden.out_features) == (6, 5, 7)
 
 
 @pytest.mark.parametrize("method", ["ppo_cnn", "ppo_lstm"])
@@ -517,9 +576,11 @@ def test_checkpoints_are_made_on_the_way(tmp_path: Path) -> None:
     assert found is not None and found.step == 64 and found.state["rollouts"] == 2
 
 
-def test_the_learning_curve_is_the_mean_of_recent_raw_returns(tmp_path: Path) -> None:
+def test_the_learning_curve_is_the_mean_of_recent_raw_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert on_policy.RECENT == 100
+    monkeypatch.setattr(on_policy, "RECENT", 6)  # of which this run has more
     run = run_in(tmp_path)
-    settings = settings_of(rollout=4, steps=128)
+    settings = settings_of(rollout=2, steps=128, batches=2)
     trainer = ppo_cnn.make_trainer(settings, Inputs())
     paid: list[float] = []
     step = trainer.world.step
@@ -533,16 +594,23 @@ def test_the_learning_curve_is_the_mean_of_recent_raw_returns(tmp_path: Path) ->
     points = []
     while not trainer.done:
         trainer.advance(run)
-        points.append(np.mean(paid[-100:]))
+        points.append(np.mean(paid[-6:]) if paid else np.nan)
     curve = run.table().query("split == 'learning' and metric == 'return'")
-    assert curve["step"].tolist() == list(range(16, 129, 16))
-    np.testing.assert_allclose(curve["value"], points)
-    logged = set(run.table().query("split == 'train'")["metric"])
+    assert curve["step"].tolist() == list(
+        range(16, 129, 8)
+    )  # behind the first rollout no game has had time for an episode
+    np.testing.assert_allclose(curve["value"], points[1:])
+    assert len(set(points[1:])) > 2
+    metrics = run.table().query("split == 'train'")
+    assert metrics["step"].min() == 16  # with the numbers of the rollout before
+    np.testing.assert_allclose(metrics.query("metric == 'learning_rate'")["value"], 1e-4)  # means over minibatches
+    np.testing.assert_allclose(metrics.query("metric == 'ep_len_mean'")["value"], 3)
+    logged = set(metrics["metric"])
     assert logged >= {"ep_rew_mean", "ep_len_mean", "learning_rate", "ent_coef", "adv_mean", "adv_std", "entropy_loss"}
     assert logged >= {"policy_gradient_loss", "value_loss", "approx_kl", "clip_fraction", "loss", "explained_variance"}
 
 
-def test_the_best_weights_are_kept_where_that_is_asked_for() -> None:
+def test_the_best_weights_are_kept_where_that_is_asked_for(tmp_path: Path) -> None:
     trainer = trainer_of(keep_best=True)
     for value, kept in ((0.5, True), (0.2, False), (0.6, True)):
         trainer.recent = np.full((4, 3), value)
@@ -553,6 +621,16 @@ def test_the_best_weights_are_kept_where_that_is_asked_for() -> None:
     trainer.recent = np.full((2, 3), 1.0)  # half of the games have no episode yet: they count 0
     trainer._keep_if_best()
     assert trainer.best_return == pytest.approx(0.6)
+    trainer.rollouts = 3  # the run is over
+    assert trainer.train(run_in(tmp_path)) is trainer.best
+
+
+def test_weights_are_kept_as_they_played_the_rollout(tmp_path: Path) -> None:
+    trainer = trainer_of(keep_best=True)
+    played = trainer.agent.learned()
+    trainer.advance(run_in(tmp_path))
+    for name, value in trainer.best.items():
+        assert np.array_equal(value, played[name]) and not np.array_equal(value, trainer.agent.learned()[name]), name
 
 
 @pytest.mark.slow

@@ -176,8 +176,12 @@ def test_what_memories_read_as_one_is_what_each_reads_alone(lengths: tuple[int, 
 
 
 def test_memories_of_one_process_share_the_networks_weights() -> None:
+    """And have networks of their own where they keep other layers of it, or another precision."""
     one, two, shorter = (language_memory(XL, memory_length=5, layers=layers) for layers in (None, None, 1))
     assert one.embeddings_VD is two.embeddings_VD is not shorter.embeddings_VD
+    half: Any = language_memory(XL, memory_length=5, precision="bfloat16")
+    held = [memory.cache.model.layers[0].qkv.weight.dtype for memory in (one, half)]  # type: ignore[attr-defined]
+    assert held == [torch.float32, torch.bfloat16]
 
 
 def test_a_lost_share_disturbs_no_other() -> None:
@@ -193,11 +197,12 @@ def test_a_lost_share_disturbs_no_other() -> None:
 # ---- whole runs
 
 
-@pytest.mark.parametrize("method", ["ppo_cnn", "ppo_lstm"])
+@pytest.mark.parametrize(("method", "chosen"), [("ppo_cnn", {"keep_best": True}), ("ppo_lstm", {})])
 def test_runs_without_a_language_model_end_with_the_bytes_of_the_runs_alone(
-    method: str, inputs: Inputs, tmp_path: Path
+    method: str, chosen: dict[str, Any], inputs: Inputs, tmp_path: Path
 ) -> None:
-    company, wanted = Company(method, tmp_path / "together", inputs), alone(method, tmp_path / "alone", inputs)
+    company = Company(method, tmp_path / "together", inputs, **chosen)
+    wanted = alone(method, tmp_path / "alone", inputs, **chosen)
     assert company.train() == {}
     for place in range(len(SEEDS)):
         assert_same(company.policies[place], wanted.policies[place])

@@ -17,8 +17,10 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]  # benchmarks is no part 
 from test_ensemble import ROOMS, begun  # noqa: E402
 
 from benchmarks.gpu.pretend import PretendGpu  # noqa: E402
+from recollect.common.cache import KeyValueCache  # noqa: E402
+from recollect.common.transformer import Transformer, TransformerSettings  # noqa: E402
 from recollect.memory_rl import sacd  # noqa: E402
-from recollect.memory_rl.acting_graph import ActingGraph, StepGraphs  # noqa: E402
+from recollect.memory_rl.acting_graph import ActingGraph, StepGraphs, slots_read  # noqa: E402
 from recollect.memory_rl.ensemble import Ensemble  # noqa: E402
 from recollect.memory_rl.history_policy import HistoryPolicy  # noqa: E402
 from recollect.memory_rl.off_policy import OnlineTrainer  # noqa: E402
@@ -107,6 +109,14 @@ def test_a_longer_row_is_read_by_another_graph_and_one_that_slides_by_none() -> 
         assert not ActingGraph(sliding.learner.network, torch.device("cuda")).fits(
             sliding.learner.network.encoder.sequence.initial_state(2, "cuda")
         )
+
+
+@pytest.mark.parametrize("length", [6, 16, 42, 200])
+def test_a_graph_reads_the_slot_of_the_newest_token_and_no_more_than_there_are(length: int) -> None:
+    cache = KeyValueCache(Transformer(TransformerSettings(width=4, layers=1, heads=1)), 1, length)
+    for tokens in range(length):
+        assert tokens < slots_read(tokens, cache) <= length
+    assert len({slots_read(tokens, cache) for tokens in range(length)}) <= 5  # each is a graph
 
 
 def test_where_nothing_can_be_captured_acting_goes_on(

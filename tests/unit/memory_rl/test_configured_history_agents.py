@@ -11,6 +11,7 @@ import torch
 import yaml
 
 from recollect.common.contract import Facts
+from recollect.common.transformer import Transformer
 from recollect.memory_rl import dqn, sac, sacd, td3
 from recollect.memory_rl.replay import Batch
 from recollect.settings.resolve import resolve
@@ -98,6 +99,46 @@ def test_head_fan_scales_the_hidden_weights_of_every_head(algorithm: str) -> Non
             made = method.make_actor_critic(hp, facts, seed=0)
             heads = [made.actor.head, *made.critics]
         for head in heads:
+            last = 1e-3 if algorithm != "dqn" and head is heads[0] else 3e-3  # of a policy, of values
+            assert 0.8 * last < float(head.last.weight.detach().abs().max()) <= last
             layer = head.hidden[1]  # 256 -> 16
             bound = 1 / 16 if fan == "input" else 1 / 4
             assert 0.95 * bound < float(layer.weight.detach().abs().max()) <= bound
+
+
+@pytest.mark.parametrize("algorithm", ENVIRONMENTS)
+@pytest.mark.parametrize("on", [True, False])
+def test_dropout_in_targets_is_that_of_passes_without_gradient(algorithm: str, on: bool) -> None:
+    facts = DISCRETE if algorithm in ("dqn", "sacd") else CONTINUOUS
+    method: Any = {"dqn": dqn, "sacd": sacd, "td3": td3, "sac": sac}[algorithm]
+    content = {"sequence": {"width": 16}, "observation_embedding": 8, "action_embedding": 8, "dropout_in_targets": on}
+    if algorithm != "dqn":
+        content["shared_encoder"] = False
+    learner = getattr(method, algorithm.upper())(
+        method.Hyperparameters.model_validate(content), facts, seed=0, device="cpu"
+    )
+    passes: list[tuple[bool, bool]] = []
+
+    def note(model: Any, *of: Any) -> None:
+        passes.append((torch.is_grad_enabled(), model.training))
+
+    for module in (*learner.online.modules(), *learner.target.modules()):
+        if isinstance(module, Transformer):
+            module.register_forward_hook(note)
+    for counter in range(2):
+        learner.online.train()
+        learner.step(random_batch(facts), counter)
+    assert set(passes) == {(True, True), (False, on)}
+
+
+@pytest.mark.parametrize("algorithm", ENVIRONMENTS)
+def test_runs_of_two_seeds_begin_with_other_weights_everywhere(algorithm: str) -> None:
+    facts = DISCRETE if algorithm in ("dqn", "sacd") else CONTINUOUS
+    method: Any = {"dqn": dqn, "sacd": sacd, "td3": td3, "sac": sac}[algorithm]
+    content = {"sequence": {"width": 24, "positions": "learned"}, "head": [8]}
+    content |= {f"{part}_embedding": 8 for part in ("observation", "action", "reward")}
+    hp = method.Hyperparameters.model_validate(content)
+    one, other = (getattr(method, algorithm.upper())(hp, facts, seed=seed, device="cpu").online for seed in (0, 1))
+    for name, parameter in one.named_parameters():
+        if parameter.dim() > 1:
+            assert not (parameter == other.get_parameter(name)).any(), name

@@ -18,6 +18,7 @@ from recollect.common.contract import Facts, Inputs
 from recollect.common.learning_curve import make_worlds
 from recollect.memory_rl import sac, td3
 from recollect.memory_rl.continuous_actor_critic import normal
+from recollect.memory_rl.history_policy import reseed_dropout
 from recollect.memory_rl.replay import Batch
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
@@ -169,6 +170,33 @@ def test_the_actors_loss_reaches_only_what_is_not_frozen(
     assert all(p.requires_grad for p in online.parameters())
 
 
+def weights_of(module: Any) -> torch.Tensor:
+    return torch.cat([own.detach().flatten() for own in module.parameters() if own.dim() > 1])
+
+
+@pytest.mark.parametrize("network", ["torch", "flax"])
+def test_twin_critics_and_encoders_begin_apart_and_targets_as_what_they_follow(network: str) -> None:
+    """Equal twins would stay equal, and the smaller of their values be that of either."""
+    learner = td3.TD3(small(td3, network=network, shared_encoder=False), FACTS, seed=0, device="cpu")
+    online = learner.online
+    for one, other in (online.critics, (online.actor.encoder, online.critic_encoder)):
+        assert (weights_of(one) == weights_of(other)).float().mean() < 0.01
+    for name, value in learner.target.state_dict().items():
+        assert torch.equal(value, online.state_dict()[name]), name
+
+
+def test_each_of_two_encoders_drops_out_by_itself() -> None:
+    learner = td3.TD3(small(td3, "gpt", sequence={"dropout": 0.5}, shared_encoder=False), FACTS, seed=0, device="cpu")
+    encoders: Any = learner.online.actor.encoder, learner.online.critic_encoder
+    kept = []
+    for seed in (7, 7, 8):
+        reseed_dropout(learner.online, seed)
+        kept.append([encoder.sequence.transformer.dropout.keep((1000,), 0.5) for encoder in encoders])
+    assert 0.4 < float((kept[0][0] == kept[0][1]).float().mean()) < 0.6
+    for here, again, other in zip(*kept, strict=True):
+        assert torch.equal(here, again) and not torch.equal(here, other)
+
+
 def test_the_density_of_a_squashed_gaussian_integrates_to_one() -> None:
     outputs, raw = torch.tensor([0.3, -0.4]).double(), torch.linspace(-7, 7, 20_001).double()
     noise = (raw[:, None] - 0.3) / math.exp(-0.4)
@@ -178,6 +206,24 @@ def test_the_density_of_a_squashed_gaussian_integrates_to_one() -> None:
     assert bool(torch.isfinite(extreme[1]).all())
 
 
+@pytest.mark.parametrize(("asked", "used"), [(-30.0, -20.0), (-20.0, -20.0), (1.5, 1.5), (9.0, 2.0)])
+def test_the_log_deviation_of_a_gaussian_is_kept_between_minus_20_and_2(asked: float, used: float) -> None:
+    action, log_pi = sac.drawn(torch.tensor([[0.0, asked]]), torch.full((1, 1), 0.01))
+    assert float(action) == pytest.approx(math.tanh(0.01 * math.exp(used)), rel=1e-5)
+    slope = math.log(1 - math.tanh(0.01 * math.exp(used)) ** 2)
+    assert float(log_pi) == pytest.approx(-0.00005 - used - 0.5 * math.log(2 * math.pi) - slope, rel=1e-5)
+
+
+@pytest.mark.parametrize(("asked", "goal"), [(None, -2.0), (-0.5, -0.5)])
+def test_a_temperature_is_learned_to_the_entropy_that_is_asked_for(asked: float | None, goal: float) -> None:
+    hp = small(sac, target_entropy=asked)
+    online, target = online_and_target(sac, hp)
+    _, actor_loss, metrics = sac.losses_of(online, target, random_batch(), hp, *noise_for(sac))
+    actor_loss.backward()
+    wanted = 0.1 * (float(metrics["entropy"]) - goal)  # the slope in the temperature's logarithm
+    assert float(online.log_alpha.grad) == pytest.approx(wanted, rel=1e-4)
+
+
 @pytest.mark.parametrize("method", METHODS, ids=name_of)
 def test_exploration_stays_in_the_box_and_is_random(method: Any) -> None:
     learner = getattr(method, method.__name__.rpartition(".")[2].upper())(small(method), FACTS, seed=0, device="cpu")
@@ -185,6 +231,34 @@ def test_exploration_stays_in_the_box_and_is_random(method: Any) -> None:
     action = learner.explore(outputs, np.zeros(500), np.random.default_rng(0))
     assert action.shape == (500, 2) and action.dtype == np.float32
     assert np.abs(action).max() <= 1 and action.std() > 0.01
+    # Far from the edges: what is added to a td3's action, and the deviation that a sac's outputs name.
+    outputs = (
+        torch.zeros(5000, 2)
+        if method is td3
+        else torch.tensor([0.0, 0.0, math.log(0.3), math.log(0.3)]).expand(5000, 4)
+    )
+    action = learner.explore(outputs, np.zeros(5000), np.random.default_rng(0))
+    spread = action.std(0) if method is td3 else np.arctanh(action).std(0)
+    np.testing.assert_allclose(spread, 0.1 if method is td3 else 0.3, rtol=0.05)
+
+
+def test_the_warm_ups_actions_fill_the_box(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_worlds.install(monkeypatch)
+    trainer = td3.make_trainer(settings_of(td3, small(td3, actors=200)))
+    action = trainer.play_round(warming=True, count=200).action_BT
+    assert np.abs(action).max() <= 1 and np.abs(action.mean((0, 1))).max() < 0.1
+    np.testing.assert_allclose(action.std((0, 1)), 1 / math.sqrt(3), rtol=0.05)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name_of)
+def test_what_an_update_draws_is_its_own(method: Any) -> None:
+    learner = getattr(method, name_of(method).upper())(small(method), FACTS, seed=3, device="cpu")
+    other = getattr(method, name_of(method).upper())(small(method), FACTS, seed=4, device="cpu")
+    drawn = [*learner.noise(4, 5, 0), *learner.noise(4, 5, 1), *other.noise(4, 5, 0)]
+    numbers = torch.cat([part.flatten() for part in drawn])
+    assert len(numbers.unique()) > 0.99 * len(numbers)
+    for again, here in zip(learner.noise(4, 5, 0), drawn, strict=False):
+        assert torch.equal(again, here)
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gpt", "ff"])

@@ -260,10 +260,11 @@ def test_what_is_stored_is_what_was_played() -> None:
 
 @pytest.mark.parametrize("kind", ["gpt", "lstm", "ff"])
 def test_the_policy_takes_the_best_action_of_the_whole_history_with_dropout_off(kind: str) -> None:
-    hp = small(kind)
+    hp = small(kind, sequence={"dropout": 0.5})
     trainer = make_trainer(settings_of(hp))
     policy, network = trainer.policy, trainer.learner.network
     batch = random_batch(n=4, windows=2)
+    network.train()  # as a round of training leaves it
     policy.start(np.zeros(2, np.uint64), 5, 1)
     taken = []
     with torch.no_grad():
@@ -271,11 +272,24 @@ def test_the_policy_takes_the_best_action_of_the_whole_history_with_dropout_off(
             reward = batch.reward_BT[:, t - 1].numpy() if t else np.ones(2, np.float32)
             done = np.array([False, t == 2])  # the second row's episode ends, and a new one begins
             taken.append(policy.act(batch.observation_BTD[:, t].numpy(), reward, done))
+            assert not network.training
             for row, first in ((0, 0), (1, 2 if t >= 2 else 0)):
                 actions = torch.tensor([[4, *[int(a[row]) for a in taken[first:-1]]]])
                 rewards = torch.cat([torch.zeros(1), batch.reward_BT[row, first:t]])[None]
                 q = network.eval()(actions, rewards, batch.observation_BTD[row, first : t + 1][None])[0, -1]
                 assert int(q.argmax()) == taken[-1][row]
+
+
+def test_a_single_actor_drops_out_only_where_that_is_asked_for() -> None:
+    sharp = {"sequence": {"dropout": 0.5}, "epsilon_start": 0.0, "epsilon_end": 0.0, "head": [8]}
+    for dropout in (True, False):
+        trainer = make_trainer(settings_of(small("gpt", dropout_while_acting=dropout, **sharp)))
+        assert trainer.alone is not None
+        found: dict[float, set[bytes]] = {}
+        for trainer.at.rounds in range(40):
+            episodes = trainer.play_round(warming=False, count=1)
+            found.setdefault(float(episodes.observation_BTD[0, 0, 1]), set()).add(episodes.action_BT.tobytes())
+        assert len(found) == 2 and all((len(ways) > 1) == dropout for ways in found.values())
 
 
 def test_dropout_while_acting_is_a_switch() -> None:
@@ -301,6 +315,12 @@ def test_evaluation_is_deterministic_and_leaves_training_alone(tmp_path: Path) -
     ]
     for name, value in policies[0].items():
         assert value.tobytes() == policies[1][name].tobytes()
+
+
+def test_the_warm_up_takes_every_action_equally_often() -> None:
+    trainer = make_trainer(settings_of(small("ff", actors=400)))
+    counts = np.bincount(trainer.play_round(warming=True, count=400).action_BT.ravel(), minlength=4)
+    assert np.abs(counts - 500).max() < 5 * math.sqrt(500)
 
 
 # ---- resuming
@@ -342,6 +362,29 @@ def test_a_stopped_run_goes_on_bit_exactly(kind: str, changes: Any, stops: list[
         pd.testing.assert_frame_equal(again.table(), straight.table())
 
 
+def test_what_was_loaded_is_all_that_was_saved(tmp_path: Path) -> None:
+    hp = small("lstm", train_episodes=20)
+    first, again = (make_trainer(settings_of(hp)) for _ in range(2))
+    while first.at.evaluations < 1 or first.at.logged_updates < 3:
+        first.advance(run_in(tmp_path))
+    arrays, state = first.saved()
+    again.load({name: np.asarray(value).copy() for name, value in arrays.items()}, state)
+    found, of = again.saved()
+    assert of == state and found.keys() == arrays.keys()
+    for name, value in arrays.items():
+        assert np.asarray(found[name]).tobytes() == np.asarray(value).tobytes(), name
+
+
+@pytest.mark.parametrize(
+    ("steps", "episodes", "run", "rows"), [(200, 4, 1000, 200), (10, 40, 1000, 200), (10**6, 1000, 6, (10 + 6) * 6)]
+)
+def test_a_replay_has_room_for_the_larger_of_both_sizes_but_for_no_more_than_the_run(
+    steps: int, episodes: int, run: int, rows: int
+) -> None:
+    hp = small("ff", replay_transitions=steps, replay_episodes=episodes, train_episodes=run)
+    assert make_trainer(settings_of(hp)).replay.capacity == rows
+
+
 def test_checkpoints_are_made_on_the_way_and_used(tmp_path: Path) -> None:
     hp = small("lstm", checkpoint_every=5)
     dqn.train(settings_of(hp), Inputs(), run_in(tmp_path))
@@ -379,6 +422,27 @@ def test_the_learning_curve_has_a_row_per_evaluation_episode(tmp_path: Path) -> 
     assert curve["episode"].tolist() == [0, 1, 2] * 2
     train = run.table().query("split == 'train'")
     assert {"critic_loss", "q", "gradient_norm", "evaluation_return"} <= set(train["metric"])
+
+
+def test_a_row_has_the_means_of_the_updates_since_the_row_before(tmp_path: Path) -> None:
+    trainer, run = make_trainer(settings_of(small("ff", train_episodes=30))), run_in(tmp_path)
+    step, losses, wanted = trainer.learner.step, [], []  # type: ignore[var-annotated]
+
+    def kept(batch: Batch, counter: int) -> dict[str, torch.Tensor]:
+        metrics = step(batch, counter)
+        losses.append(float(metrics["critic_loss"]))
+        return metrics
+
+    trainer.learner.step = kept  # type: ignore[method-assign]
+    while not trainer.done:
+        evaluations = trainer.at.evaluations
+        trainer.advance(run)
+        if trainer.at.evaluations > evaluations:
+            wanted.append(np.mean(losses))
+            losses.clear()
+    rows = run.table().query("split == 'train' and metric == 'critic_loss'")
+    assert len(wanted) == 3
+    np.testing.assert_allclose(rows["value"], wanted, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("kind", "reached"), [("gpt", 1.0), ("lstm", 1.0)])

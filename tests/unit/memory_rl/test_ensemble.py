@@ -110,6 +110,17 @@ def test_updates_made_together_are_those_of_each_run_alone(kind: str, changes: d
         assert difference(one, other) < TOLERANCE
 
 
+def test_what_runs_summed_before_goes_into_the_ensemble_that_they_join_and_into_the_next() -> None:
+    alone, together = begun("ff"), begun("ff")
+    for trainer in (*alone, together[0]):
+        trainer._update()
+    Ensemble(together[1:]).update()
+    Ensemble(together).update()
+    for one, other in zip(together, alone, strict=True):
+        other._update()
+        assert one.at == other.at and difference(one, other) < TOLERANCE
+
+
 @pytest.mark.parametrize("kind", ["gpt", "lstm"])
 def test_a_single_actor_acts_with_the_weights_that_an_ensemble_updates(kind: str) -> None:
     members = begun(kind, learning_rate=0.1)
@@ -130,6 +141,7 @@ def test_a_single_actor_acts_with_the_weights_that_an_ensemble_updates(kind: str
     ("kind", "changes"),
     [
         ("gpt", {"sequence": {"layers": 2}, "actors": 2}),
+        ("gpt", {"sequence": {"dropout": 0.5}, "dropout_while_acting": False}),
         ("lstm", {"sequence": {"layers": 2}}),
         ("ff", {"algorithm": sacd}),
     ],
@@ -217,6 +229,25 @@ def test_the_update_asks_for_no_value(kind: str, monkeypatch: pytest.MonkeyPatch
         for name in ("item", "tolist", "cpu", "nonzero", "__bool__", "__int__", "__float__", "__index__"):
             patch.setattr(torch.Tensor, name, asked)
         ensemble._compute()
+
+
+def test_a_gpus_one_stream_of_dropout_begins_elsewhere_at_each_update_and_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def seeds(members: list[OnlineTrainer]) -> list[int]:
+        begun_with: list[int] = []
+        monkeypatch.setattr(torch.cuda, "manual_seed", begun_with.append)
+        ensemble = Ensemble(members)
+        ensemble.device = torch.device("cuda")  # nothing is computed there
+        for purpose in ("dropout", "dropout while acting"):
+            for counters in ([1, 1, 1], [1, 2, 1], [2, 1, 1]):
+                ensemble._reseed(purpose, counters[: len(members)])
+        return begun_with
+
+    members = begun("ff")
+    all_of_them = seeds(members)
+    assert len(set(all_of_them)) == 6 and seeds(members) == all_of_them
+    assert not set(seeds(members[1:])) & set(all_of_them)
 
 
 @pytest.mark.gpu
@@ -415,17 +446,20 @@ def test_where_runs_cannot_be_played_together_each_plays_by_itself_from_then_on_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tried: list[int] = []
+    counts: list[Any] = []
 
     def broken(policy: Any, members: Any) -> list[Episodes]:
         tried.append(members[0].at.rounds)
         members[0].world.reset(options={"reset_mask": np.ones(1, bool)})  # what was begun leaves no trace
+        members[0].at.explored += 3
+        counts.append(members[0].at)
         raise RuntimeError("no room for all")
 
     monkeypatch.setattr(playing_together, "round_of", broken)
     together = Together(tmp_path / "together")
     with caplog.at_level(logging.WARNING, "recollect"):
         assert together.train() == {}
-    assert len(tried) == 1
+    assert len(tried) == 1 and counts[0].explored == 4 * 5  # of its episodes after the warm-up
     (said,) = caplog.messages
     assert said == "seeds play one after the other from now on, which is slower: RuntimeError: no room for all"
     for place, seed in enumerate(SEEDS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,9 +137,20 @@ def test_recurrent_weights_are_orthogonal_and_biases_zero() -> None:
             assert not parameter.any()
         else:  # tall matrices have orthonormal columns
             torch.testing.assert_close(parameter.T @ parameter, torch.eye(parameter.shape[1]), atol=1e-5, rtol=0)
-    biased = RecurrentSequence("lstm", 6, 8, forget_bias=1.0)
+    biased: Any = make_sequence_model(SequenceSettings(kind="lstm", width=8, forget_bias=1.0), 6, context=4)
     total = biased.cells.bias_ih_l0 + biased.cells.bias_hh_l0
     assert torch.equal(total, torch.tensor([0.0] * 8 + [1.0] * 8 + [0.0] * 16))
+
+
+def test_a_gpt_begins_as_the_released_one() -> None:
+    """Weights of deviation 0.02, however many layers there are; a learned table of deviation 1 (specification, section 3)."""
+    settings = SequenceSettings(width=64, layers=4, heads=2, positions="learned")
+    for name, parameter in make_sequence_model(settings, 64, context=64).named_parameters():
+        if parameter.dim() > 1:
+            wanted = 1.0 if name.endswith("table_LD") else 0.02
+            assert float(parameter.detach().std()) == pytest.approx(wanted, rel=0.05), name
+        else:
+            assert bool((parameter == float("norm" in name and name.endswith("weight"))).all()), name
 
 
 def test_heads_scale_hidden_weights_by_their_output_width() -> None:

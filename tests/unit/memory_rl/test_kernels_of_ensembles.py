@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from counted_operations import Operations
 from torch import Tensor
 
+from recollect.artifacts.run import Run
+from recollect.common.work import UPDATE
 from recollect.memory_rl import dqn, sac, stacked, td3
 from recollect.memory_rl.ensemble import Ensemble
 from recollect.memory_rl.lstm_cells import layers_of
 from recollect.memory_rl.stacked import StackedLSTM
-from recollect.memory_rl.work import kernels
+from recollect.memory_rl.work import kernels, trained
+from recollect.settings.resolve import environment_settings
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
 
 LENGTH = 12
@@ -85,3 +90,29 @@ def test_kernels_of_an_update_are_its_operations_to_a_half(
         ensemble._compute()
     expected, *_ = kernels(settings_of(kind, layers, 0, algorithm, **changes), ensemble.window)
     assert expected / 1.5 < counted.count < expected * 1.5
+
+
+@pytest.mark.parametrize("actors", [1, 5])
+def test_what_a_forecast_counts_of_a_run_is_what_the_run_does(
+    actors: int, tmp_path: Path, in_the_repository: None
+) -> None:
+    schedule = {"train_episodes": 20, "evaluate_every": 5, "evaluation_episodes": 3, "head": [4]}
+    settings = settings_of("ff", 1, 0, actors=actors, **schedule)
+    settings = settings.model_copy(update={"environment": environment_settings("smoke", "tmaze_active_5")})
+    trainer, stepped = dqn.make_trainer(settings), []  # type: ignore[var-annotated]
+
+    def counted(world: Any) -> Any:
+        step = world.step
+
+        def counting(actions: np.ndarray) -> Any:
+            stepped.append(len(actions))
+            return step(actions)
+
+        return counting
+
+    for world in (trainer.world, trainer.evaluation_world):
+        world.step = counted(world)  # type: ignore[method-assign]
+    trainer.train(Run(tmp_path, tmp_path / "checkpoints", settings_text="same"))
+    found = trained(settings)
+    assert found.env_steps == sum(stepped) and found.own_steps == trainer.at.env_steps
+    assert found.passes == UPDATE * trainer.at.updates + len(stepped)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 
-from recollect.common.rollout import Episodes
+from recollect.common.rollout import Episodes, play_episodes
 from recollect.memory_rl import dqn, sacd
 from recollect.memory_rl.off_policy import OnlineTrainer
-from recollect.memory_rl.one_actor import OneActor
+from recollect.memory_rl.one_actor import OneActor, play_alone
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
 
 MAZE = ("tmaze", {"variant": "active", "length": 13})
@@ -23,6 +25,8 @@ LSTM = {"kind": "lstm", "width": 12, "layers": 2}
 
 def trainer(algorithm: Any, world: tuple[str, dict[str, Any]], sequence: dict[str, Any], **more: Any) -> OnlineTrainer:
     embeddings = {"observation_embedding": 8, "action_embedding": 8} if algorithm is dqn else {}
+    if algorithm is dqn and sequence["kind"] == "lstm":
+        embeddings["reward_embedding"] = 4
     if algorithm is sacd:
         embeddings = {"observation_embedding": 12, "action_embedding": 0, "reward_embedding": 4}
     hp = {"sequence": sequence, "head": [24, 24], "train_episodes": 1, **embeddings, **more}
@@ -94,6 +98,37 @@ def test_an_episode_by_hand_is_the_plain_one(
     assert plain.at == by_hand.at
     for name, array in plain.world.get_state().items():
         np.testing.assert_array_equal(by_hand.world.get_state()[name], array)
+
+
+class Ending:
+    """A world of four steps, whose episode ends at the third: it terminates, or is cut off."""
+
+    horizon, num_envs = 4, 1
+    single_observation_space = Box(0, 9, (1,), np.float32)
+
+    def __init__(self, terminates: bool) -> None:
+        self.terminates, self.steps = terminates, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        self.steps = 0
+        return np.zeros((1, 1), np.float32), {}
+
+    def step(self, actions: np.ndarray) -> tuple[Any, ...]:
+        self.steps += 1
+        ended = np.array([self.steps == 3])
+        seen, reward = np.full((1, 1), self.steps, np.float32), np.array([self.steps / 2], np.float32)
+        return seen, reward, ended & self.terminates, ended & (not self.terminates), {"success": ended}
+
+
+@pytest.mark.parametrize("terminates", [True, False])
+def test_an_episode_that_is_cut_off_does_not_terminate(terminates: bool) -> None:
+    actor: Any = SimpleNamespace(no_action=4, outputs=lambda action, reward, seen: np.array([reward, seen[0]]))
+    world: Any = Ending(terminates)
+    found = play_alone(world, actor, lambda outputs, t: int(outputs.sum()))
+    wanted = play_episodes(world, lambda seen, reward, done, t, live: (reward + seen[:, 0]).astype(np.int64))
+    assert found.terminal_BT.tolist() == [[0, 0, int(terminates)]]
+    for name in found.__dataclass_fields__:
+        np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name), err_msg=name)
 
 
 def test_other_networks_and_more_actors_act_as_before() -> None:

@@ -14,7 +14,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]  # benchmarks is no part of the package
 
-from test_ensemble import ROOMS, SEEDS, Together, assert_near, begun  # noqa: E402
+from test_ensemble import ROOMS, SEEDS, Together, assert_near, begun, own_episodes  # noqa: E402
 
 from benchmarks.gpu.pretend import PretendGpu  # noqa: E402
 from recollect.common.rollout import Episodes  # noqa: E402
@@ -83,6 +83,32 @@ def test_what_is_played_is_what_the_host_plays(
     assert found[1] == explored
     for here, there in zip(states(members), states(on_host), strict=True):
         assert np.array_equal(here, there)
+
+
+def test_an_episode_on_the_device_begins_without_action_and_reward() -> None:
+    both = Ensemble(begun("ff", reward_embedding=4))._on_device()
+    assert both is not None
+    rounds, read = both[1], []  # type: ignore[var-annotated]
+    rounds.token[0].zero_()
+    rounds.token[1].fill_(5.0)  # as an episode before left them
+    rounds.network.encoder.embedder.register_forward_pre_hook(
+        lambda embedder, token: read.append([part.tolist() for part in token[:2]])
+    )
+    rounds.play()
+    assert read[0] == [[4] * 6, [0.0] * 6]  # two episodes of each seed
+
+
+def test_an_evaluation_on_the_device_drops_nothing_out() -> None:
+    members, alone = (begun("gpt", precision="float32", sequence={"dropout": 0.5}) for _ in range(2))
+    ensemble = Ensemble(members)
+    ensemble.on_device = ensemble._on_device()
+    ensemble.learner.network.train()  # as rounds and updates leave it
+    for member in (*members, *alone):
+        member.at.evaluation_due, member.at.updates_due = True, 0
+    found = ensemble.play()
+    assert found is not None
+    for one, other in zip(found, alone, strict=True):
+        assert np.array_equal(one.action_BT, own_episodes(other).action_BT)
 
 
 def test_whole_runs_on_a_gpu_play_there_and_learn_what_they_learn_on_a_cpu(tmp_path: Path) -> None:

@@ -257,6 +257,21 @@ def test_an_agent_of_images_has_the_published_number_of_parameters(kind: str, la
     assert sum(p.numel() for p in make_actor_critic(hp, images, seed=0).parameters()) == published
 
 
+def test_the_logarithm_of_a_chance_is_its_own_down_to_1e_8_and_then_finite() -> None:
+    hp = small("ff", sequence={"dropout": 0.0})
+    online, target = online_and_target(hp)
+    with torch.no_grad():
+        online.actor.head.last.weight.zero_()
+    for rest in (-13.0, -200.0):
+        with torch.no_grad():
+            online.actor.head.last.bias.copy_(torch.tensor([0.0, rest, rest, rest]))
+        loss, metrics = loss_of(online, target, random_batch(), hp)
+        chance = math.exp(rest) / (1 + 3 * math.exp(rest))
+        entropy = -3 * chance * math.log(chance) - (1 - 3 * chance) * math.log1p(-3 * chance)
+        assert float(metrics["entropy"]) == pytest.approx(entropy, rel=0.02, abs=1e-12)
+        assert math.isfinite(float(loss.detach()))
+
+
 # ---- acting
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from test_radt import ENDS, play
 
 from recollect.common.draws import uniform
 from recollect.common.transformer import TransformerSettings
@@ -132,3 +135,17 @@ def test_a_row_draws_the_same_whatever_else_is_in_the_batch() -> None:
     assert together[1] == alone[0]
     assert len(set(together)) == 3
     assert uniform(seeds, np.array([3, 2, 2]), 1)[0] != together[0]
+
+
+def test_each_episode_aims_at_a_return_of_its_own_less_what_was_paid_since(tiny: Any) -> None:
+    """The return is drawn in the units of the world; the network is told it divided by `reward_scale`."""
+    policy = tiny().policy(tiny().settings("dt", reward_scale=10.0))
+    drawn: list[list[int]] = []
+    for row in play(policy, 24, ENDS):
+        drawn.append([])
+        for episode in filter(None, row.episodes):
+            aim, paid = (np.array([step[place] for step in episode]) for place in (1, 3))
+            drawn[-1].append(round(10 * aim[0]))
+            np.testing.assert_allclose(10 * aim, drawn[-1][-1] - paid.cumsum() + paid, atol=1e-5)
+    assert len({tuple(row) for row in drawn}) == 3
+    assert any(len(set(row)) > 1 for row in drawn)

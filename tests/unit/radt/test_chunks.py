@@ -104,3 +104,21 @@ def test_bad_tables_are_refused():
     del arrays["cut"]
     with pytest.raises(UserError, match="no column cut"):
         Chunks.from_arrays(arrays)
+
+
+def test_both_ends_of_a_shortened_value_are_uniform_around_its_cut():
+    settings = ChunkSettings(stride=4, context=8, past=4, future=4)
+    chunks = cut_chunks(np.array([100]), np.array([8]), np.array([0]), np.array([0.0]), settings)
+    values = ValueWindows(chunks, settings.value_length)
+    for entry, firsts, lasts in (
+        (0, [100], [100, 101, 102, 103]),
+        (1, [100, 101, 102, 103, 104], [104, 105, 106, 107]),
+    ):
+        chance = (torch.arange(100, dtype=torch.float64) + 0.5) / 100
+        pairs = torch.cartesian_prod(chance, chance)
+        rows, mask = values.shortened(torch.full((len(pairs),), entry), pairs)
+        first, last = rows.masked_fill(~mask, 1000).amin(1), rows[:, -1]
+        found = torch.stack([first, last], 1).unique(dim=0, return_counts=True)
+        assert found[0].tolist() == [[a, b] for a in firsts for b in lasts]
+        assert set(found[1].tolist()) == {len(pairs) // (len(firsts) * len(lasts))}
+        assert (mask.sum(1) == last - first + 1).all()

@@ -152,11 +152,12 @@ def test_an_approximate_engine_serves_the_reader(tiny: Any, tmp_path: Path, engi
 
 
 def test_the_training_table_says_what_the_memory_holds(tiny: Any, tmp_path: Path) -> None:
-    reader, _, histories = reader_of(tiny, tmp_path, lengths=(12, 3))
+    reader, _, histories = reader_of(tiny, tmp_path, lengths=(12, 3, 5))
     held = reader.memory_statistics()
     long = histories.episodes.length >= 4  # shorter episodes are not cut
     returns = histories.episodes.total_return[long]
-    assert held["entries"] == len(reader.chunks) == 3 * long.sum() and held["episodes"] == long.sum()
+    assert held["entries"] == len(reader.chunks) == sum(histories.episodes.length // 4)
+    assert held["episodes"] == long.sum()
     assert held["tasks"] == 3 and held["return_mean"] == pytest.approx(float(returns.mean()))
     assert (held["return_lowest"], held["return_highest"]) == (returns.min(), returns.max())
 
@@ -234,3 +235,52 @@ def test_neighbours_that_another_sampler_asked_for_are_not_read(
         )
         reader.look_up_ahead(of, Inputs(), partial(batch, histories, store))
     assert len(list(folder.glob("*.safetensors"))) == 2
+
+
+def test_neighbours_of_another_memory_other_inputs_or_other_bins_of_returns_are_another_file(
+    tiny: Any, tmp_path: Path
+) -> None:
+    folder, asked = tmp_path / "neighbours", {"optimisation": {"steps": 1, "batch_size": 2}}
+    reader, store, histories = reader_of(tiny, tmp_path, neighbours=str(folder), **asked)
+    of = tiny().settings("radt", neighbours=str(folder), **asked)
+    returns = of.environment.returns.model_copy(update={"high": 24.0})
+    other_bins = of.model_copy(update={"environment": of.environment.model_copy(update={"returns": returns})})
+    other_memory = tiny().settings("radt", neighbours=str(folder), memory={"pooled_steps": 3}, **asked)
+    files = []
+    for name in ("histories", "index", "rows", "embeddings", "embedder_policy", "language_model"):
+        files.append(tmp_path / f"{name}.safetensors")
+        write_arrays(files[-1], {"of": np.array([len(files)])}, kind="some input")
+    found = []
+    for settings, inputs in (
+        (of, Inputs()),
+        (other_bins, Inputs()),
+        (other_memory, Inputs()),
+        *((of, Inputs(**{path.stem: path})) for path in files),
+    ):
+        reader.look_up_ahead(settings, inputs, partial(batch, histories, store, size=2))
+        reader.stored = None
+        found.append(len(list(folder.glob("*.safetensors"))))
+    assert found == list(range(1, 10))
+
+
+def test_what_is_drawn_for_a_step_is_drawn_apart(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which entry is found says nothing about where its value is cut off."""
+    reader, store, histories = reader_of(tiny, tmp_path, values="dynamic", retrieval=RetrievalSettings(kind="task"))
+    made: list[torch.Generator] = []
+    generator = torch.Generator
+    monkeypatch.setattr(torch, "Generator", lambda: made.append(generator()) or made[-1])
+    for step in range(2):
+        reader.read(*batch(histories, store, step), step)
+    seeds = [draws.initial_seed() for draws in made]
+    assert len(seeds) == len(set(seeds)) == 4
+
+
+def test_a_query_is_of_as_many_steps_as_keys_are(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, store, histories = reader_of(tiny, tmp_path, memory={"key_context": 4})
+    window, rows = batch(histories, store, 1)
+    asked: list[Any] = []
+    keys = reader.embedder.keys
+    monkeypatch.setattr(reader.embedder, "keys", lambda seen, **how: asked.append(seen) or keys(seen, **how))
+    reader.read(window, rows, 1)
+    (seen,) = asked
+    assert window.mask.shape[1] == 6 and torch.equal(seen.reward, window.reward[:, -4:])

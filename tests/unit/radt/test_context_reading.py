@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,6 +39,26 @@ def test_every_way_of_reading_acts_as_it_learns_and_skips_rows_without_context(
         alone = network(window)[0][:, -1]
         torch.testing.assert_close(logits[~has_B], alone[~has_B], atol=2e-5, rtol=0)
         assert (logits - alone)[has_B].abs().amax(1).min() > 1e-3
+
+
+@pytest.mark.parametrize("tokens", ["merged", "interleaved"])
+def test_the_last_action_and_reward_of_a_context_are_read_and_those_of_now_are_not(tiny: Any, tokens: str) -> None:
+    room = tiny(tokens=tokens)
+    network = room.network(room.settings("radt"))
+    window, context = windows(tiny)
+    has_B = torch.ones(6, dtype=torch.bool)
+    with torch.no_grad():
+        logits = network.act(window, context, has_B)
+        for name in ("action", "reward"):
+
+            def changed(steps: Any, name: str = name) -> Any:
+                field = getattr(steps, name).clone()
+                field[:, -1] = (field[:, -1] + 1) % 5
+                return replace(steps, **{name: field})
+
+            assert torch.equal(network.act(changed(window), context, has_B), logits)
+            other = network.act(window, changed(context), has_B)
+            assert (other - logits).abs().amax(1).min() > 1e-6
 
 
 def test_without_residual_what_is_read_takes_the_place_of_the_hidden_state() -> None:

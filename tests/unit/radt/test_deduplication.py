@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from recollect.radt.chunks import ChunkSettings, cut_chunks
 from recollect.radt.deduplication import deduplicate
+from recollect.radt.memory_index import build_index
+from recollect.radt.memory_settings import MemorySettings
 from recollect.radt.pooling import normalised
 
 
@@ -14,7 +17,8 @@ def clustered(n=400, tasks=3, seed=0):
     which = torch.randint(0, 25, (n,), generator=generator)
     spread = torch.rand(n, 1, generator=generator) * 0.35
     keys = normalised(centres[which] + spread * torch.randn(n, 12, generator=generator))
-    return keys, torch.randint(0, tasks, (n,), generator=generator), torch.rand(n, generator=generator)
+    returns = torch.randint(0, 4, (n,), generator=generator).float()  # many are equal
+    return keys, torch.randint(0, tasks, (n,), generator=generator), returns
 
 
 def loop(keys, task, threshold, returns=None):
@@ -64,3 +68,32 @@ def test_upstream_mode_only_looks_at_ten_neighbours():
 def test_an_empty_memory_stays_empty():
     found = deduplicate(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long))
     assert found.kept.tolist() == [] and found.fraction == 1.0 and found.kept.dtype == np.int64
+
+
+def test_upstream_mode_removes_no_copy_of_a_higher_return_where_told_so():
+    keys = torch.eye(3)[torch.tensor([0, 0, 0, 1])]
+    task, returns = torch.zeros(4, dtype=torch.long), torch.tensor([2.0, 3.0, 2.0, 0.0])
+    alone = deduplicate(keys, task, mode="upstream", block=1, total_return_N=returns)
+    assert alone.kept.tolist() == [1, 3]  # 0 removes its equal 2, and then 1 removes 0
+
+
+@pytest.mark.parametrize(
+    ("chosen", "kept"),
+    [
+        ({}, [0, 4]),
+        ({"deduplicate_worse_only": True}, [0, 2, 4]),
+        ({"deduplicate_above": 1.0}, [0, 1, 2, 3, 4]),
+        ({"deduplicate": "upstream", "deduplicate_neighbours": 1}, [1, 2, 3, 4]),
+        ({"deduplicate": "upstream"}, [4]),
+        ({"deduplicate": "none"}, [0, 1, 2, 3, 4]),
+    ],
+    ids=str,
+)
+def test_an_index_leaves_out_the_copies_that_its_memory_says(chosen, kept):
+    """Of four equal keys one has a higher return. Asked for one neighbour, all find the first of them."""
+    keys, column = torch.eye(3)[torch.tensor([0, 0, 0, 0, 1])], np.arange(5)
+    chunks = cut_chunks(
+        column, column * 0 + 5, column * 0, np.array([2.0, 1.0, 3.0, 2.0, 0.0]), ChunkSettings(5, 5, 5, 5)
+    )
+    index, left = build_index(keys, chunks, MemorySettings(embedder="method:dt", **chosen))
+    assert left.episode.tolist() == kept and torch.equal(index.keys, keys[kept])

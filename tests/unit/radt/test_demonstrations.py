@@ -20,7 +20,7 @@ from recollect.evaluation.in_context import play_in_context
 from recollect.radt import demonstrations as module
 from recollect.radt import radt
 from recollect.radt.demonstrations import Demonstrations
-from recollect.radt.episodic_memory import EpisodicSettings
+from recollect.radt.episodic_memory import EpisodicMemory, EpisodicSettings
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, SourceSettings
 
@@ -311,3 +311,17 @@ def test_what_a_row_draws_to_read_depends_on_its_own_seed_only(tiny: Any, chosen
     alone, among = contexts(1), contexts(3)
     assert alone == among
     assert len({str(context) for context in alone[6:]}) > 3
+
+
+def test_every_step_and_place_draws_by_a_number_of_its_own(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tiny().policy(tiny().settings("radt", acting=EpisodicSettings(kind="random", select=2)))
+    search = EpisodicMemory.search
+    chances: list[float] = []
+
+    def noted(memory: Any, query_BD: Any, task_B: Any, chance_BK: Any) -> Any:
+        chances.extend(chance_BK.flatten().tolist())
+        return search(memory, query_BD, task_B, chance_BK)
+
+    monkeypatch.setattr(EpisodicMemory, "search", noted)
+    play(policy, 12, ENDS)
+    assert len(chances) == len(set(chances)) == 6 * 3 * 2  # the first episode ends after six steps

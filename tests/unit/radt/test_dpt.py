@@ -160,6 +160,7 @@ def test_it_learns_to_read_the_task_from_the_context_and_plays_so(tiny: Any, tmp
     assert all(value.tobytes() == again.arrays()[name].tobytes() for name, value in arrays.items())
 
     loaded = dpt.load_policy(settings, arrays, Inputs())
+    assert not loaded.network.training
     loaded.start(np.arange(4).astype(np.uint64), 12, 2)
     draws, done = np.random.default_rng(1), np.zeros(4, bool)
     for step in range(24):
@@ -214,3 +215,16 @@ def test_the_smaller_scales_show_it_whole_episodes_too(workdir: Path, scale: str
     network = dpt.build_network(settings, dpt.facts_of(settings.environment))
     assert settings.method.hyperparameters.context == 100 and settings.method.hyperparameters.queries > 1
     assert sum(parameter.numel() for parameter in network.parameters()) < 200_000
+
+
+def test_a_share_of_contexts_is_left_out_where_settings_say_so(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_arrays(tmp_path / "histories.safetensors", tiny().histories().arrays(), kind="histories")
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(dpt, "train_policy", lambda *_, **given: told.update(given))
+    for share in (0.0, 0.5, 1.0):
+        of = tiny().settings("dpt", context_drop=share, optimisation={"batch_size": 64})
+        dpt.train(of, Inputs(histories=tmp_path / "histories.safetensors"), None)  # type: ignore[arg-type]
+        left_out = ~told["batch_of"](0).context.mask.any(1)
+        assert float(left_out.float().mean()) == pytest.approx(share, abs=0.2 if 0 < share < 1 else 0)

@@ -1,11 +1,13 @@
 """The test-time memory: what each option of retrieval promises. The published path is held by `test_episodic_memory`."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
 
-from recollect.radt.episodic_memory import EpisodicMemory, EpisodicSettings
+from recollect.radt.episodic_memory import EpisodicMemory, EpisodicSettings, Hits
 
 WIDTH, ENTRIES = 4, 12
 
@@ -123,3 +125,21 @@ def test_the_highest_return_in_memory():
     assert memory.best_return(torch.tensor([2, 1])).tolist() == [4.0, float("-inf")]
     memory.reset(torch.tensor([False, False, True]))
     assert memory.best_return(torch.tensor([2])).tolist() == [float("-inf")]
+
+
+def test_a_memory_that_was_put_back_answers_as_before():
+    memory, query = filled(EpisodicSettings(select=3))
+    again = EpisodicMemory(*memory.keys_ECD.shape, memory.settings)
+    again.load_state(memory.state_arrays())
+    for name in Hits.__dataclass_fields__:
+        assert torch.equal(getattr(memory.search(query), name), getattr(again.search(query), name)), name
+
+
+@pytest.mark.parametrize("name", ["owner_BK", "slot_BK", "first_BK", "end_BK"])
+def test_what_stands_elsewhere_in_the_log_differs(name):
+    memory, query = filled(EpisodicSettings(select=2))
+    found = memory.search(query)
+    elsewhere = getattr(found, name).clone()
+    elsewhere[0, 1] += 1
+    assert found.differ(replace(found, **{name: elsewhere})).tolist() == [True] + [False] * (len(query) - 1)
+    assert not found.differ(replace(found, score_BK=found.score_BK + 1)).any()

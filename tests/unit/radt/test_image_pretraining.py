@@ -98,3 +98,29 @@ def test_vectors_are_refused() -> None:
 def test_the_encoder_is_the_one_that_acting_policies_see_with() -> None:
     names = list(blank_network(IMAGES, (3, 5, 4)).state_dict())
     assert names == list(ImageEncoder(IMAGES, (3, 5, 4)).network.state_dict())
+
+
+@pytest.mark.parametrize("channels", ["first", "last"])
+def test_learning_starts_from_the_random_encoder_of_the_seed_and_shows_it_what_acting_does(
+    monkeypatch: pytest.MonkeyPatch, channels: str
+) -> None:
+    """A random encoder that is never trained has the weights that training starts from."""
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(image_pretraining, "train_supervised", lambda model, **given: told.update(given, model=model))
+    arrays = histories_of().arrays()
+    if channels == "last":
+        arrays["observation"] = np.ascontiguousarray(arrays["observation"].transpose(0, 2, 3, 1))
+    weights = []
+    for seed in (0, 1):
+        images = IMAGES.model_copy(update={"channels": channels, "seed": seed})
+        settings = settings_of(2)
+        environment = settings.environment.model_copy(update={"images": images})
+        weights.append(train_encoder(settings.model_copy(update={"environment": environment}), Histories(arrays), None))  # type: ignore[arg-type]
+        acting = ImageEncoder(images, arrays["observation"].shape[1:])
+        assert all(torch.equal(weights[-1][name], weight) for name, weight in acting.network.state_dict().items())
+    assert any(not torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    window, images_N = told["batch_of"](0)
+    told["model"].network.forward = lambda seen: seen
+    shown = told["model"](window, images_N).observation
+    np.testing.assert_allclose(shown[window.mask].detach().numpy(), acting(images_N.numpy()), atol=1e-5)
+    assert not shown[~window.mask].any()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from recollect.common.index import FlatIndex
 from recollect.radt import radt
 from recollect.radt.chunks import Chunks, chunk_settings, cut_chunks
 from recollect.radt.decision_transformer import bins_of
+from recollect.radt.embedders import DomainSpecificEmbedder
 from recollect.radt.episodic_memory import EpisodicSettings
 from recollect.radt.experience import Experience
 from recollect.radt.retrieval import RetrievalSettings
@@ -100,7 +102,7 @@ def experience(steps: list[tuple[np.ndarray, float, int, float]], first: int, le
     )
 
 
-def entries(episodes: list[Any], embedder: Any) -> list[tuple[torch.Tensor, float, int, Experience]]:
+def entries(episodes: list[Any], embedder: Any, **keys: bool) -> list[tuple[torch.Tensor, float, int, Experience]]:
     """(key, return, last timestep, value) of every chunk of finished episodes, with a loop (specification 4.1, 4.7)."""
     found = []
     for episode in episodes:
@@ -109,7 +111,7 @@ def entries(episodes: list[Any], embedder: Any) -> list[tuple[torch.Tensor, floa
         for cut in range(0, len(real), STRIDE):
             end = min(max(cut, 2), len(real))
             first = max(0, end - KEY)
-            key = embedder.keys(experience(real[first:end], first, KEY))[0]
+            key = embedder.keys(experience(real[first:end], first, KEY), **keys)[0]
             low, high = max(0, cut - PAST), min(len(real), cut + FUTURE)
             found.append((key, sum(rewards), end - 1, experience(real[low:high], low, PAST + FUTURE)))
     return found
@@ -152,11 +154,14 @@ def test_the_first_episode_reads_nothing(tiny: Any) -> None:
     play(policy, 12, [{11}, {11}])
 
 
-def test_the_memory_holds_every_chunk_of_the_finished_episodes_with_their_real_returns(tiny: Any) -> None:
-    policy = tiny().policy(tiny().settings("radt"))
+@pytest.mark.parametrize("similarity", ["cosine", "inner_product"])
+def test_the_memory_holds_every_chunk_of_the_finished_episodes_with_their_real_returns(
+    tiny: Any, similarity: str
+) -> None:
+    policy = tiny().policy(tiny().settings("radt", acting=EpisodicSettings(similarity=similarity)))
     recorded = play(policy, 24, ENDS)
     for b, row in enumerate(recorded):
-        wanted = entries(row.ended(), policy.embedder)
+        wanted = entries(row.ended(), policy.embedder, normalise=similarity == "cosine")
         lengths = [len(episode) for episode in row.ended()]
         assert int(policy.own.memory.count_E[b]) == len(wanted) == sum(-(-length // STRIDE) for length in lengths)
         for place, (key, total, last, value) in enumerate(wanted):
@@ -221,8 +226,12 @@ def test_what_is_read_is_what_a_plain_loop_retrieves(tiny: Any, method: str, can
     assert read > 30
 
 
-def test_queries_of_whole_episodes_grow_step_by_step_and_equal_embedding_the_window_anew(tiny: Any) -> None:
-    policy = tiny().policy(tiny().settings("radt", memory={"key_context": 12, "pooled_steps": 5}))
+@pytest.mark.parametrize("pooling", ["state", "last"])
+def test_queries_of_whole_episodes_grow_step_by_step_and_equal_embedding_the_window_anew(
+    tiny: Any, pooling: str
+) -> None:
+    memory = {"key_context": 12, "pooled_steps": 5, "pooling": pooling}
+    policy = tiny().policy(tiny().settings("radt", memory=memory))
     asked: list[torch.Tensor] = []
 
     def check(step: int, recorded: list[Recorded]) -> None:
@@ -338,6 +347,17 @@ def test_a_row_that_begins_another_task_remembers_nothing(tiny: Any) -> None:
     assert policy.own.memory.count_E.tolist() == [7, 0, 6]
     policy.act(np.zeros((3, 2), int), np.zeros(3, np.float32), np.zeros(3, bool))
     assert policy.has_context_B.tolist() == [True, False, True]
+    policy.reset(np.ones(3, bool))
+    logits = policy.logits
+
+    def compared() -> torch.Tensor:
+        found = logits()
+        torch.testing.assert_close(found, policy.network.act(policy.window(6)), atol=2e-5, rtol=0)
+        return found
+
+    policy.logits = compared
+    policy.act(np.zeros((3, 2), int), np.zeros(3, np.float32), np.zeros(3, bool))
+    assert not policy.has_context_B.any()
 
 
 def test_shared_context_tables_are_one_set_of_weights_that_survives_the_policy_file(tiny: Any) -> None:
@@ -361,6 +381,23 @@ def test_the_policy_file_holds_the_trained_embedder_and_no_language_model(tiny: 
     own = tiny().policy(tiny().settings("radt")).arrays()
     assert any(name.startswith("embedder/network/") for name in own)
     assert all(name.startswith("network/") for name in tiny().policy(tiny().settings("radt_agnostic")).arrays())
+
+
+def test_neither_a_policy_that_is_loaded_nor_an_embedder_drops_anything(tiny: Any, in_the_repository: None) -> None:
+    room = tiny()
+    of = room.settings("radt_agnostic", network={"dropout": 0.5, "context_layers": 1})
+    histories = room.histories()
+    window, _ = batch(histories, ExperienceStore(histories, actions=5), 0, size=4)
+    policy = room.policy(of)
+    loaded = radt.load_policy(of, policy.arrays(), Inputs())
+    reading = (window, window, torch.ones(4, dtype=torch.bool))
+    assert torch.equal(loaded.network.act(*reading), policy.network.act(*reading))
+    learned = room.network(room.settings("dt", network={"dropout": 0.5}))
+    wanted, found = (
+        DomainSpecificEmbedder(network, of.method.memory, "float32").keys(window)
+        for network in (learned, copy.deepcopy(learned).train())
+    )
+    assert torch.equal(wanted, found)
 
 
 # ----------------------------------------------------------------------------------------------------- training
@@ -450,10 +487,10 @@ def test_a_trajectory_that_is_alone_in_its_task_reads_nothing(tiny: Any, tmp_pat
 
 
 def test_context_drop_keeps_some_windows_from_reading(tiny: Any, tmp_path: Path) -> None:
-    reader, store, histories = reader_of(tiny, tmp_path, context_drop=0.5)
+    reader, store, histories = reader_of(tiny, tmp_path, context_drop=0.25)
     window, rows = batch(histories, store, 1, size=200)
     context, has, _ = reader.read(window, rows, 1)
-    assert 70 < int(has.sum()) < 130
+    assert 130 < int(has.sum()) < 170
     assert torch.equal(context.mask.any(1), has)
 
 
@@ -546,20 +583,52 @@ def test_the_return_loss_is_cross_entropy_of_bins_over_real_steps(tiny: Any) -> 
     room = tiny(tokens="interleaved")
     of = room.settings("radt", network={"return_embedding": "bins"})
     network, histories = room.network(of), room.histories(lengths=(12, 3))
+    binned = room.environment.returns.model_copy(update={"low": 1.5})
     store = ExperienceStore(histories, actions=5)
     window, _ = batch(histories, store, 0, size=8)
     nothing = torch.zeros(8, dtype=torch.bool)
     with torch.no_grad():
-        loss, metrics = radt.radt_loss(network, radt.Batch(window, window, nothing), 1.0, room.environment.returns)
+        loss, metrics = radt.radt_loss(network, radt.Batch(window, window, nothing), 1.0, binned)
         logits, returns = network(window)
-    wanted = [
-        -float(torch.log_softmax(returns[b, t].double(), 0)[min(int(window.return_to_go[b, t]), 11)])
-        for b, t in window.mask.nonzero().tolist()
-    ]
+    wanted = []
+    for b, t in window.mask.nonzero().tolist():
+        place = int((float(window.return_to_go[b, t]) - 1.5) / 0.875)  # of 12 bins on [1.5, 12]
+        wanted.append(-float(torch.log_softmax(returns[b, t].double(), 0)[min(max(place, 0), 11)]))
     assert float(metrics["return_loss"]) == pytest.approx(np.mean(wanted), abs=1e-5)
     actions = radt.dt.action_loss(logits, window)[0]
     assert float(loss) == pytest.approx(float(actions + metrics["return_loss"]), abs=1e-5)
     assert float(metrics["with_context"]) == 0.0
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_the_loss_of_returns_weighs_what_settings_say(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weight: float
+) -> None:
+    room, path = tiny(tokens="interleaved"), tmp_path / "histories.safetensors"
+    histories = room.histories()
+    write_arrays(path, histories.arrays(), kind="histories")
+    window, _ = batch(histories, ExperienceStore(histories, actions=5), 0, size=4)
+    told: list[Any] = []
+    monkeypatch.setattr(radt, "train_policy", lambda policy, *_, **given: told.extend((policy, given["loss_of"])))
+    monkeypatch.setattr(radt, "load_embedder", lambda of, *_: room.embedder(of))
+    monkeypatch.setattr(radt, "ContextReader", lambda *_: None)
+    radt.train(room.settings("radt", return_loss=weight), Inputs(histories=path), None)  # type: ignore[arg-type]
+    network, loss_of = told[0].network.eval(), told[1]
+    with torch.no_grad():
+        loss, metrics = loss_of(network, radt.Batch(window, window, torch.zeros(4, dtype=torch.bool)))
+        actions, _ = radt.dt.action_loss(network(window)[0], window)
+    of_returns = float(metrics["return_loss"]) if weight else 0.0
+    assert float(loss) == pytest.approx(float(actions) + weight * of_returns, abs=1e-5)
+    assert ("return_loss" in metrics) == (network.return_head is not None) == (weight > 0)
+
+
+def test_aims_are_told_by_their_bins_between_the_bounds_of_returns(tiny: Any) -> None:
+    room = tiny()
+    returns = room.environment.returns.model_copy(update={"low": 1.5})  # 12 bins of 0.875
+    room.environment = room.environment.model_copy(update={"returns": returns})
+    embed = room.network(room.settings("radt", network={"return_embedding": "bins"})).embed
+    told_TD = embed.aim(torch.tensor([-3.0, 1.5, 2.4, 5.1, 12.0, 99.0]))
+    assert torch.equal(told_TD, embed.return_to_go.weight[[0, 0, 1, 4, 11, 11]])
 
 
 # ----------------------------------------------------------------------------------------------------- embedders
@@ -608,7 +677,9 @@ def test_pooling_a_token_that_the_embedder_does_not_have_is_refused(tiny: Any) -
 @pytest.mark.parametrize("tokens", ["merged", "interleaved"])
 def test_the_lookup_tables_equal_the_direct_frozen_hopfield(tiny: Any, tokens: str) -> None:
     room = tiny(tokens=tokens)
-    embedder = room.embedder(room.settings("radt_agnostic"))
+    returns = room.environment.returns.model_copy(update={"low": 1.5})
+    room.environment = room.environment.model_copy(update={"returns": returns})
+    embedder = room.embedder(room.settings("radt_agnostic", memory={"reward_high": 2.0, "reward_bins": 3}))
     histories = room.histories(lengths=(12, 7))
     window, _ = batch(histories, ExperienceStore(histories, actions=5), 0, size=5)
     seen: list[torch.Tensor] = []
@@ -620,9 +691,9 @@ def test_the_lookup_tables_equal_the_direct_frozen_hopfield(tiny: Any, tokens: s
     direct = torch.stack(
         [
             hopfields["s"](one_hots(window.observation, (3, 4))),
-            hopfields["rtg"](one_hots(bins_of(window.return_to_go, 0, 12, 12)[..., None], (12,))),
+            hopfields["rtg"](one_hots(bins_of(window.return_to_go, 1.5, 12, 12)[..., None], (12,))),
             hopfields["a"](one_hots(window.action[..., None], (6,))),
-            hopfields["r"](one_hots(bins_of(window.reward, 0, 1, 2)[..., None], (2,))),
+            hopfields["r"](one_hots(bins_of(window.reward, 0, 2, 3)[..., None], (3,))),
         ],
         2,
     )
@@ -643,3 +714,12 @@ def test_each_modality_and_seed_has_a_projection_of_its_own(tiny: Any) -> None:
         mixtures, same, others = (one.hopfields[name].one_hot_table() for one in (first, again, other))
         assert torch.equal(mixtures, same) and not torch.equal(mixtures, others)
     assert not torch.equal(first.hopfields["a"].projection_DI[:, :2], first.hopfields["r"].projection_DI)
+
+
+def test_a_mixture_is_as_sharp_and_as_similar_as_the_memory_says(tiny: Any) -> None:
+    room = tiny()
+    embedder = room.embedder(room.settings("radt_agnostic", memory={"beta": 3.0, "similarity": "dot"}))
+    words_VD, hopfield = embedder.model.embeddings.double(), embedder.hopfields["a"]
+    projected_ID = hopfield.projection_DI.double().T
+    wanted = torch.softmax(3.0 * projected_ID @ words_VD.T, 1) @ words_VD
+    torch.testing.assert_close(embedder.tables["a"].double(), wanted, atol=1e-5, rtol=0)

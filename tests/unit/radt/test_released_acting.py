@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from recollect.radt.experience import Experience
+from recollect.radt.supervised import ExperienceStore
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import figure_settings, resolve
 
@@ -141,3 +142,24 @@ def test_key_door_at_scale_paper_has_the_published_key_and_its_optimum() -> None
     for figure in ("radt_dark_room_10x10", "radt_grid_worlds"):
         assert {"radt.greedy", "ad.sampled"} <= set(figure_settings("paper", figure).methods)
         assert not {"radt.greedy", "ad.sampled"} & set(figure_settings("demo", figure).methods)
+
+
+def test_each_step_drops_other_weights(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = tiny(tokens="interleaved")
+    policy = room.policy(room.settings("ad", acting_dropout=True, network={"padding": "attended", "dropout": 0.4}))
+    policy.start(np.arange(2).astype(np.uint64), 12, 3)
+    seeds: list[int] = []
+    monkeypatch.setattr(policy.computing, "reseed_dropout", seeds.append)
+    for step in range(9):
+        policy.act(np.zeros((2, 2), int), np.zeros(2, np.float32), np.full(2, step in (3, 6)))
+    assert len(set(seeds)) == 9
+
+
+@pytest.mark.parametrize(("method", "steps"), [("ad", 24), ("radt", 6)])
+def test_a_short_window_stands_at_the_end_of_one_as_long_as_in_training(tiny: Any, method: str, steps: int) -> None:
+    room = tiny(tokens="interleaved")
+    network = room.network(room.settings(method, network={"padding": "counted"}))
+    histories = room.histories()
+    rows = np.arange(3) + histories.episodes.start[:4, None]
+    short = ExperienceStore(histories, actions=5).windows(rows, np.ones_like(rows, bool))
+    torch.testing.assert_close(network.act(short), network.act(short.left_padded(steps, 5)), rtol=0, atol=1e-6)

@@ -1,5 +1,6 @@
 """Training-time retrieval: every step against a plain loop."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -185,6 +186,10 @@ def test_defaults_never_give_a_copy_or_the_own_trajectory():
     assert statistics(found, asked, memory)["same_trajectory"] == 0.0
     gap = (memory.total_return_N[chosen] - asked.total_return_B).abs().mean().item()
     assert statistics(found, asked, memory)["return_gap"] == pytest.approx(gap)
+    some = torch.arange(len(chosen)) % 4 == 0  # means are over what was found
+    fewer = replace(found, id_BK=found.id_BK.masked_fill(~some[:, None], -1))
+    gap = (memory.total_return_N[chosen] - asked.total_return_B).abs()[some].mean().item()
+    assert statistics(fewer, asked, memory)["return_gap"] == pytest.approx(gap)
 
 
 def test_short_queries_get_a_random_entry_of_their_task():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import tracemalloc
 from itertools import pairwise
+from operator import attrgetter, itemgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,10 @@ from torch import nn
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import write_arrays
 from recollect.common import histories as histories_module
+from recollect.common.contract import Inputs
 from recollect.common.histories import Histories
 from recollect.common.optimiser import Adam
-from recollect.radt import dt, supervised
+from recollect.radt import ad, dpt, dt, radt, supervised
 from recollect.radt.supervised import (
     ExperienceStore,
     Optimisation,
@@ -194,6 +197,8 @@ def trained(
     evaluate_every: int | None = None,
     run: Run | None = None,
     learning_rate: float = 1e-2,
+    seed: int = 0,
+    **optimisation: Any,
 ) -> tuple[dict[str, np.ndarray], Any]:
     """Train a DT with dropout; returns everything that a checkpoint would hold, and the run's table."""
     room = tiny()
@@ -204,6 +209,7 @@ def trained(
         learning_rate=learning_rate,
         checkpoint_every=10,
         evaluate_every=evaluate_every,
+        **optimisation,
     )
     settings = room.settings("dt", network={"dropout": 0.2})
     network = room.network(settings, scale=1.0)
@@ -228,7 +234,7 @@ def trained(
         loss_of=lambda model, window: dt.action_loss(model(window)[0], window),
         settings=chosen,
         run=run,
-        seed=0,
+        seed=seed,
         evaluate=evaluate,
     )
     assert not network.training
@@ -251,6 +257,64 @@ def test_a_killed_run_goes_on_bit_exactly(tiny: Any, tmp_path: Path) -> None:
 
 def test_checkpoints_at_odd_moments_change_nothing(tiny: Any, tmp_path: Path) -> None:
     assert ends_the_same(lambda run: trained(tiny, tmp_path, run=run)[0], tmp_path, (3, 7)) == 2
+
+
+def test_runs_of_different_seeds_drop_different_weights(tiny: Any, tmp_path: Path) -> None:
+    """Though all else that they learn from is the same here."""
+    one, other = (trained(tiny, tmp_path / str(seed), steps=1, seed=seed)[0] for seed in (0, 1))
+    assert any(not np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("module", [dt, ad, dpt, radt], ids=lambda module: module.__name__.rpartition(".")[2])
+def test_each_seed_begins_with_weights_and_learns_from_windows_of_its_own(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any
+) -> None:
+    room, path, name = tiny(), tmp_path / "histories.safetensors", module.__name__.rpartition(".")[2]
+    write_arrays(path, room.histories().arrays(), kind="histories")
+    told: list[Any] = []
+    monkeypatch.setattr(module, "train_policy", lambda policy, *_, **given: told.append((policy, given["batch_of"](0))))
+    if module is radt:
+        embedder = room.embedder(room.settings("radt"))
+        reader = SimpleNamespace(read=lambda window, *_: (window, None, {}), memory_statistics=lambda: {})
+        monkeypatch.setattr(radt, "load_embedder", lambda *_: embedder)
+        monkeypatch.setattr(radt, "ContextReader", lambda *_: reader)
+    for seed in (0, 1, 0):
+        module.train(room.settings(name, seed=seed), Inputs(histories=path), None)
+    learned = {
+        "dt": lambda batch: batch,
+        "ad": itemgetter(0),
+        "dpt": attrgetter("queries"),
+        "radt": attrgetter("window"),
+    }
+    one, other, same = ((policy.network.action_head.weight, learned[name](batch).observation) for policy, batch in told)
+    for place in range(2):
+        assert torch.equal(one[place], same[place]) and not torch.equal(one[place], other[place])
+
+
+def test_a_step_is_of_the_gradient_cut_to_the_norm_that_settings_allow(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After one step the moments are (1 - 0.9) g and (1 - beta2) g g, element by element."""
+    made: list[Adam] = []
+    make = supervised.make_optimiser
+    monkeypatch.setattr(supervised, "make_optimiser", lambda *given: made.append(make(*given)) or made[0])
+    _, table = trained(tiny, tmp_path, steps=1, clip=0.01, beta2=0.75)
+    assert float(table["value"][table["metric"] == "gradient_norm"].iloc[0]) > 0.02  # as it was before
+    first, second = (torch.cat([moment.flatten() for moment in moments]) for moments in (made[0].first, made[0].second))
+    assert float(first.norm()) == pytest.approx(0.1 * 0.01, rel=1e-3)
+    assert float(second.sum()) == pytest.approx(0.25 * 0.01**2, rel=1e-3)
+
+
+def test_a_run_computes_in_the_precision_and_as_often_as_settings_say(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    networks: list[Any] = []
+    make = supervised.make_optimiser
+    monkeypatch.setattr(supervised, "make_optimiser", lambda network, of: networks.append(network) or make(network, of))
+    plain, _ = trained(tiny, tmp_path / "plain", steps=1)
+    rounded, _ = trained(tiny, tmp_path / "rounded", steps=1, precision="bfloat16", recompute=True)
+    assert any(not np.array_equal(plain[name], rounded[name]) for name in plain)
+    assert [network.transformer.recomputes for network in networks] == [False, True]
 
 
 def test_a_run_that_diverges_stops_and_says_so(tiny: Any, tmp_path: Path) -> None:

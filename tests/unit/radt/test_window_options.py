@@ -10,6 +10,7 @@ from scipy.stats import chisquare
 from test_windows import histories_of
 
 from recollect.common.histories import Histories
+from recollect.radt import dt
 from recollect.radt.windows import DistillationSampler, WindowSampler, episode_chances
 
 LENGTHS = [[4, 6, 2], [8, 5]]
@@ -55,6 +56,8 @@ def test_episodes_are_drawn_with_the_chances_that_are_promised(by: str) -> None:
 def test_where_all_returns_are_equal_every_episode_has_the_same_chance() -> None:
     for by in ("return", "reward_std"):
         np.testing.assert_allclose(episode_chances(histories_of(LENGTHS), by, 2), np.full(5, 0.2))
+    # The best of equal ones are the first.
+    np.testing.assert_array_equal(episode_chances(histories_of(LENGTHS), "top", 2), [0.5, 0.5, 0, 0, 0])
 
 
 def drawn(batch_size: int = 3000, **chosen: object) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -107,3 +110,11 @@ def test_without_options_the_draws_are_those_of_the_published_rule() -> None:
     _, episode, earlier = drawn()
     table = histories_of([[3, 4, 5, 2], [6], [3, 3]]).episodes
     np.testing.assert_array_equal(earlier, np.where(episode > table.first_of_task[episode], episode - 1, -1))
+
+
+def test_the_episodes_that_settings_ask_for_are_drawn() -> None:
+    histories = rewarded()
+    for top in (1, 3):
+        chosen = dt.Hyperparameters(context=3, episodes_by="top", top_episodes=top)
+        drawn = WindowSampler(histories, **chosen.sampling(0)).batch(0).episode
+        assert set(drawn.tolist()) == set(range(5 - top, 5)) and len(drawn) == chosen.optimisation.batch_size

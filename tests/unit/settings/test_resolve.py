@@ -178,6 +178,16 @@ def test_a_scale_says_what_the_one_that_it_extends_says_then_its_own(config: Pat
     assert resolve.figure_settings("demo", "curve").seeds == (0, 2)
 
 
+def test_what_is_said_of_a_size_wins_over_what_is_said_of_its_file_whichever_stands_first(config: Path) -> None:
+    said = {"room_5": {"options": {"height": 9}}, "room": {"options": {"height": 8}}}
+    write(config, "scales/demo", {"description": "d", "seeds": [0], "environments": said})
+    chosen = {name: {"hyperparameters": {"context": context}} for name, context in (("room_5", 3), ("room", 2))}
+    write(config, "methods/dt", {"algorithm": "dt", "data": "histories", "environments": chosen})
+    for env, height, context in (("room_5", 9, 3), ("room_6", 8, 2)):
+        settings = resolve.resolve("demo", env, "dt", 0)
+        assert (settings.environment.options["height"], settings.method.hyperparameters.context) == (height, context)
+
+
 def test_seeds_of_an_extending_scale_win_over_those_of_figures_at_the_extended_one(config: Path) -> None:
     drawn = {"kind": "in_context_curve", "environments": ["room"], "methods": ["dt"]}
     for name in ("curve", "other"):

@@ -230,6 +230,17 @@ def test_advantages_are_the_sum_of_discounted_errors_within_an_episode():
             assert found[t, e] == pytest.approx(total, abs=1e-5)
 
 
+def test_every_rollout_and_task_has_draws_of_its_own():
+    agents = ppo.EnsemblePPO(make, dark_room.tasks("train")[:2], ppo.Hyperparameters(**SMALL), seed=5)
+    noise, orders = [], []
+    for agents.rollouts in range(2):
+        noise.extend(agents._noise(30).T)
+        orders.extend(tuple(order) for of_task in agents._orders(30) for order in of_task)
+    assert all(sorted(order) == list(range(30)) for order in orders)
+    assert len(orders) == len(set(orders)) == 2 * 2 * 3
+    assert len(np.unique(noise)) == 2 * 2 * 30
+
+
 def test_histories_have_one_task_after_the_other_in_time_order():
     tasks = dark_room.tasks("train")
     chosen = [tasks[7], tasks[2]]

@@ -155,6 +155,72 @@ def test_any_number_of_actions_is_recorded_and_no_image_of_another_game_is_kept(
     assert (arrays["observation"].reshape(20, -1) == np.arange(20)[:, None]).all()
 
 
+def agent_of(columns: Columns, task: int = 0, seed: int = 0, **chosen: Any) -> ppo_images.ImagePPO:
+    tasks = registry.tasks("procgen", OPTIONS, "train")
+    return ppo_images.ImagePPO("procgen", OPTIONS, tasks[task], settings(**chosen), seed, columns, "cpu")
+
+
+def test_an_agent_that_is_loaded_goes_on_as_if_it_had_not_been() -> None:
+    """Also with the episodes that are being played: they are recorded whole."""
+    columns, later = Columns(), Columns()
+    agent, other = agent_of(columns), agent_of(later)
+    agent.advance()
+    saved = {name: np.array(value) for name, value in agent.arrays().items()}
+    assert any(name.startswith("open/") for name in saved)
+    before = len(columns.arrays()["action"])
+    other.load(saved)
+    for one in (agent, other):
+        one.advance()
+    for name, rows in later.arrays().items():
+        if name != "episode":
+            assert len(rows) > 0 and np.array_equal(rows, columns.arrays()[name][before:]), name
+    after = other.arrays()
+    for name, value in agent.arrays().items():
+        assert np.asarray(value).tobytes() == np.asarray(after[name]).tobytes(), name
+
+
+def test_every_rollout_of_every_agent_has_draws_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
+    known = ppo_images.generator
+    monkeypatch.setattr(ppo_images, "generator", lambda *keys: (asked.append(keys), known(*keys))[1])
+    for task, seed in ((0, 0), (1, 0), (0, 1)):
+        agent = agent_of(Columns(), task, seed, rollout=5, minibatch=20)
+        agent.advance()
+        agent.advance()
+    assert len(set(asked)) == len(asked) == 3 * 2 * 2
+
+
+def test_it_learns_from_scaled_rewards_and_says_the_raw_return_of_the_newest_episode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    columns, learned = Columns(), list[Any]()
+    agent = agent_of(columns, actors=1, recorded=1, rollout=30, minibatch=30, gamma=0.9, gae_lambda=0.8)
+    known = ppo_images.advantages
+    monkeypatch.setattr(ppo_images, "advantages", lambda *given: (learned.append(given), known(*given))[1])
+    monkeypatch.setattr(agent, "_scaled", lambda reward_E, done_E: 7 + reward_E)
+    step = agent.world.step
+
+    def paid(action_E: np.ndarray) -> Any:
+        observation, reward_E, *ends = step(action_E)
+        return observation, reward_E + 1, *ends
+
+    monkeypatch.setattr(agent.world, "step", paid)
+    agent.advance()
+    arrays = columns.arrays()
+    reward_TE, _, _, gamma, gae_lambda = learned[0]
+    assert (gamma, gae_lambda) == (0.9, 0.8)
+    np.testing.assert_array_equal(reward_TE[: len(arrays["reward"]), 0], 7 + arrays["reward"])
+    returns = Histories(arrays).episodes.total_return
+    assert len(returns) > 1 and agent.last_return() == pytest.approx(returns[-1])
+
+
+def test_channels_at_the_end_are_brought_to_the_front() -> None:
+    agent = agent_of(Columns())
+    agent.last = True
+    images = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
+    assert np.array_equal(agent._images(images), np.moveaxis(images, 3, 1))
+
+
 @pytest.mark.slow
 def test_it_learns() -> None:
     """In each episode of about nine steps a random agent earns 0.3; what pays can be seen."""

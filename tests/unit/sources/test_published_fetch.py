@@ -208,8 +208,7 @@ def test_every_configured_data_set_is_sound(workdir):
 
 @pytest.fixture
 def server() -> Iterator[SimpleNamespace]:
-    """A server that answers as the hub does, and what was asked of it."""
-    asked: list[str] = []
+    """A server that answers as the hub does."""
 
     class Hub(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
@@ -220,7 +219,6 @@ def server() -> Iterator[SimpleNamespace]:
 
         def answer(self) -> None:
             path = unquote(urlsplit(self.path).path)
-            asked.append(f"{self.command} {path}")
             content, headers = b"", {}
             if path == f"/api/datasets/ml/room/tree/{COMMIT}":
                 content = json.dumps([self.entry(name) for name in FILES]).encode()
@@ -249,7 +247,7 @@ def server() -> Iterator[SimpleNamespace]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as listening:
         threading.Thread(target=listening.serve_forever, daemon=True).start()
-        yield SimpleNamespace(url=f"http://127.0.0.1:{listening.server_port}", asked=asked)
+        yield SimpleNamespace(url=f"http://127.0.0.1:{listening.server_port}")
         listening.shutdown()
 
 
@@ -266,8 +264,6 @@ def command(run, workdir, url, *arguments):
 def test_the_command_fetches_from_a_hub_with_the_real_client(workdir, server, run_recollect):
     with (workdir / "config/published_data.yaml").open("a") as file:
         file.write("room: {repository: ml/room, revision: null}\n")
-    refused = command(run_recollect, workdir, server.url)
-    assert refused.returncode == 2 and "no revision of ml/room is pinned" in refused.stderr and server.asked == []
     done = command(run_recollect, workdir, server.url, "--revision", COMMIT)
     assert done.returncode == 0, done.stderr
     assert (

@@ -254,6 +254,9 @@ def test_the_best_the_first_and_the_random_share_are_kept_in_time_order(files, r
     some, again = (read(files, keep={"uniform_p": 0.5})["action"] for _ in range(2))
     np.testing.assert_array_equal(some, again)
     assert some.shape == (16 * 5 * 20,) and (some != first["action"]).any()
+    played_EMT, kept_EKT = histories["action"].reshape(16, 10, 1, 20), some.reshape(16, 1, 5, 20)
+    places_EM = (played_EMT == kept_EKT).all(3).any(2)
+    assert (places_EM.sum(1) == 5).all() and len(np.unique(places_EM, axis=0)) > 10  # each task draws its own
     with pytest.raises(UserError, match="no episode of 10 is kept"):
         read(files, keep={"top_p": 0.05})
 
@@ -261,7 +264,13 @@ def test_the_best_the_first_and_the_random_share_are_kept_in_time_order(files, r
 def test_value_estimates_at_the_time_limit_are_reported_and_can_be_removed(files, room, caplog):
     """As the released source agent stores them: reward plus discounted value where the time limit ended the episode."""
     histories = complete(room[1])
-    estimated = changed_files(files, rewards=lambda a: np.where(np.arange(len(a)) % 20 == 19, a + np.float32(1.75), a))
+
+    def with_estimates(reward_N: np.ndarray) -> np.ndarray:
+        """1.75 or, in every second episode, so much that the stored rewards give other returns."""
+        row_N = np.arange(len(reward_N), dtype=np.float32)
+        return np.where(row_N % 20 == 19, reward_N + 1.75 + row_N // 20 % 2 * 40, reward_N).astype(np.float32)
+
+    estimated = changed_files(files, rewards=with_estimates)
     with caplog.at_level(logging.WARNING):
         stored = read(estimated)
     assert "160 episodes that the time limit ended have a last reward that is no whole number" in caplog.text

@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +67,24 @@ def test_every_layout_and_number_type_gives_the_same_bytes(tmp_path, compress):
 
 def test_lengths_and_returns_are_of_the_complete_episodes_and_the_rest_is_counted(tmp_path):
     life = life_of((4, 1, 6), trailing=3)
+    life["reward"][0] = 2.0**25  # a sum in float32 would lose single rewards behind it
     recording = NpzRecording(write(tmp_path / "task.npz", published(life)), FORM)
     assert recording.length_M.tolist() == [4, 1, 6] and recording.left_out == 3
     starts = [0, 4, 5, 11]
-    assert recording.return_M.tolist() == [life["reward"][a:b].sum() for a, b in itertools.pairwise(starts)]
+    assert recording.return_M.tolist() == [
+        life["reward"][a:b].sum(dtype=np.float64) for a, b in itertools.pairwise(starts)
+    ]
     some = columns_of(recording, [0, 2])
     np.testing.assert_array_equal(some["observation"], life["observation"][[0, 1, 2, 3, 5, 6, 7, 8, 9, 10]])
     assert some["episode"].tolist() == [0] * 4 + [1] * 6  # numbered anew, without gaps
+
+
+def test_a_last_reward_is_taken_away_only_where_the_time_limit_ended_the_episode(tmp_path: Path) -> None:
+    life = life_of((4, 1, 6))
+    life["reward"][:] = 2
+    recording = NpzRecording(write(tmp_path / "task.npz", published(life)), replace(FORM, unpaid_at=4))
+    (rows,) = recording.read(np.arange(3))
+    assert rows.reward.tolist() == [2, 2, 2, 0, 2, *[2] * 6] and recording.return_M.tolist() == [6, 2, 12]
 
 
 def test_continuous_actions_and_real_observations_are_read_as_float32(tmp_path):
@@ -340,6 +352,11 @@ def test_the_random_share_prefers_long_episodes_and_is_in_time_order():
     counts = np.bincount(np.concatenate(drawn), minlength=10) / 300
     assert counts[[1, 5]].min() > 0.5 > 0.4 > np.delete(counts, [1, 5]).max()
     assert kept(uniform_p=0.3) == kept(uniform_p=0.3)
+    best = [  # 5, 7 and 8, of lengths 9, 3 and 3; one of them is drawn
+        kept_episodes(LENGTH_M, RETURN_M, Keep(top_p=0.3, uniform_p=0.4), lambda s=s: np.random.default_rng(s))[0]
+        for s in range(300)
+    ]
+    np.testing.assert_allclose(np.bincount(best, minlength=10)[[5, 7, 8]] / 300, [0.6, 0.2, 0.2], atol=0.08)
 
 
 def test_a_share_too_small_keeps_nothing_and_one_out_of_range_is_no_share():
@@ -380,7 +397,8 @@ def test_columns_go_on_with_what_was_written_only(tmp_path):
     columns.append(3, rows, "written after the checkpoint")
     again = Columns(tmp_path / "new", named=True)
     assert again.go_on(state)
-    again.append(3, rows, "b")
+    again.append(2, rows, "more of the same task")
+    assert again.arrays()["episode"].tolist() == [0] * 4 + [1] + [2] * 6 + [3] * 4 + [4] + [5] * 6
     later = again.state()
     assert later["sha256"]["reward"] == hashlib.sha256(rows.reward.tobytes() * 2).hexdigest()
     path = tmp_path / "new" / "observation.rows"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from functools import partial
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ from odd_clock import ends_the_same
 
 from recollect.artifacts.run import Run
 from recollect.environments import registry
+from recollect.environments.base import Task
 from recollect.environments.maze_runner import distances, maze
 from recollect.settings.errors import UserError
 from recollect.sources import source_policies
+from recollect.sources.recording import HistoryRecorder, world_seeds
 from recollect.sources.source_policies import Hyperparameters, walk
 
 
@@ -22,6 +25,9 @@ def test_random_play_takes_every_action_equally_often_and_repeats_with_its_seed(
     np.testing.assert_allclose(np.bincount(arrays["action"], minlength=5) / 12_000, 0.2, atol=0.02)
     again = source_policies.generate("dark_room", {}, tasks[2:3], Hyperparameters(transitions=3000), seed=1)
     np.testing.assert_array_equal(again["action"], arrays["action"][6000:9000])
+    blocks = arrays["action"].reshape(12, 1000)  # no two are alike, of a task or of several
+    alike = [(one == other).mean() for one, other in combinations(blocks, 2)]
+    np.testing.assert_allclose(alike, 0.2, atol=0.06)
 
 
 @pytest.mark.parametrize("world", ["dark_room", "key_door"])
@@ -34,6 +40,15 @@ def test_an_annealed_expert_ends_at_the_optimum(world):
     assert returns[:3].mean() < 0.3 * best
     assert 0.3 * best < returns[25:35].mean() < 0.95 * best
     assert returns[-1] == pytest.approx(best, abs=2)
+
+
+def test_an_expert_that_is_not_at_random_goes_both_useful_ways_as_often() -> None:
+    """Half of the actions are one of five at random; of the others half go south and half go east to a goal on the diagonal."""
+    options = {"width": 5, "height": 5, "horizon": 2}
+    tasks = [Task(i, "diagonal", "train", {"goal": (2, 2)}) for i in range(4)]
+    settings = Hyperparameters(policy="noise_annealed", transitions=2000, first_noise=0.5, last_noise=0.5)
+    first = source_policies.generate("dark_room", options, tasks, settings, seed=0)["action"][::2]
+    np.testing.assert_allclose(np.bincount(first, minlength=5) / 4000, [0.1, 0.35, 0.35, 0.1, 0.1], atol=0.03)
 
 
 def test_the_expert_of_mazes_goes_the_shortest_way_through_every_goal():
@@ -58,6 +73,13 @@ def test_the_expert_of_mazes_goes_the_shortest_way_through_every_goal():
         world.reset(options={"reset_mask": terminated})  # those that have ended play on, uncounted
     assert steps.tolist() == expected
     assert taken == {0, 1, 2, 3}
+
+
+def test_every_task_of_every_split_and_seed_has_a_random_stream_of_its_own() -> None:
+    tasks = [task for split in ("train", "eval") for task in registry.tasks("dark_room", {}, split)]
+    streams = [world_seeds(seed, tasks) for seed in (0, 1)]
+    assert len(np.unique(streams)) == 2 * len(tasks) == 200
+    np.testing.assert_array_equal(world_seeds(1, tasks[90:]), streams[1][90:])
 
 
 def test_walking_goes_a_shortest_way():
@@ -98,6 +120,20 @@ def test_a_resumed_run_plays_on_as_if_it_had_not_stopped(tmp_path):
     assert saved == [1000, 2000, 3000]  # it went on and did not begin again
     for name in whole:
         np.testing.assert_array_equal(arrays[name], whole[name])
+
+
+def test_a_record_that_goes_on_knows_what_was_paid_in_the_episode_that_it_is_in() -> None:
+    tasks = [Task(i, "here", "train", {"goal": (1, 0)}) for i in range(2)]
+    make = partial(registry.make_world, "dark_room", {"width": 4, "height": 3})  # 12 steps an episode
+    whole, again = (HistoryRecorder(make, tasks, 24, seed=0) for _ in range(2))
+    for action in [1] + [4] * 15:  # each on the goal from its first step on; in the next episode nobody moves
+        whole.step(np.full(2, action))
+    whole.step(np.full(2, 1))
+    again.load(whole.arrays())
+    for recorder in (whole, again):
+        for _ in range(7):
+            recorder.step(np.full(2, 4))
+        assert recorder.last_return() == 8
 
 
 def test_a_world_without_an_expert_is_refused_by_name():

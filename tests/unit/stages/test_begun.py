@@ -10,11 +10,16 @@ import numpy as np
 import pytest
 import yaml
 
+import recollect
 from recollect.artifacts.live import Live
+from recollect.artifacts.scores import concat_scores, scores_frame
+from recollect.artifacts.sealed import read_arrays, write_arrays, write_table
 from recollect.settings.errors import UserError
 from recollect.stages import paths
 from recollect.stages.begun import begun, with_trusted
+from recollect.stages.evaluate import evaluate
 from recollect.stages.generate import generate
+from recollect.stages.inputs import source_tasks
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 
@@ -41,7 +46,8 @@ def generate(world, options, tasks, hyperparameters, *, seed, run, device):
         raise KeyboardInterrupt
     columns = Columns(run.folder)
     for task in tasks:
-        columns.append(task.index, Rows(np.zeros((1, 1)), np.zeros(1), np.zeros(1), np.ones(1, bool)), "here")
+        played = np.full((1, 1), options["width"], np.int8), np.zeros(1, np.int8), np.full(1, float(seed)), np.ones(1, bool)
+        columns.append(task.index, Rows(*played), "here")
     return columns.arrays()
 """
 
@@ -133,3 +139,48 @@ def test_histories_begin_afresh_on_another_device_or_with_other_files(change: st
     if change == "file":
         (own_source / "played.txt").write_text("another")
     assert generate("mini", ROOM, device="cuda" if change == "device" else "cpu") is False
+
+
+def test_a_source_plays_with_its_own_seed_in_the_options_of_training(own_source: Path) -> None:
+    scale = own_source / "config/scales/mini.yaml"
+    environment = {"source": {"algorithm": "own_source", "seed": 3}, "training_options": {"width": 7}}
+    scale.write_text(yaml.safe_dump({**yaml.safe_load(scale.read_text()), "environments": {ROOM: environment}}))
+    generate("mini", ROOM)
+    arrays = read_arrays(paths.histories("mini", ROOM), kind="histories")
+    assert set(arrays["reward"]) == {3.0} and set(arrays["observation"].ravel()) == {7}
+    assert source_tasks("mini", ROOM)[1]["width"] == 7
+    assert recollect.histories("mini", ROOM, folder=own_source).environment.options["width"] == 7  # type: ignore[union-attr]
+
+
+# ------------------------------------------------------------------------------------------------------- scorings
+
+
+def test_a_scoring_goes_on_only_with_the_same_policy_and_settings_of_the_same_seed(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def stopping(folder: Path, identity: Any, cadence: Any) -> None:
+        told.append(identity())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("recollect.artifacts.scoring.Scoring", stopping)
+
+    def begin(seed: int = 0, weight: float = 0.0) -> None:
+        run = ("smoke", "tmaze_passive_5", "dqn_ff", seed)
+        logged = concat_scores([scores_frame(step=10, split="train", metric="loss", value=1.0)])
+        write_table(paths.train_table(*run), logged.assign(env=run[1], method=run[2], seed=seed), kind="train")
+        write_arrays(paths.policy(*run), {"weight": np.full(1, weight)}, kind="policy", provenance={"seed": seed})
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(*run)
+
+    begin()
+    begin()
+    begin(seed=1)
+    begin(weight=1.0)
+    path = workdir / "config/environments/tmaze_passive.yaml"
+    content = yaml.safe_load(path.read_text())
+    content["evaluation"]["seed"] = 9
+    path.write_text(yaml.safe_dump(content))
+    begin()
+    assert told[0] == told[1] and len(set(told)) == 4

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ from recollect.artifacts.scores import scores_frame
 from recollect.artifacts.sealed import read_json, write_table
 from recollect.artifacts.sealed import read_table as read
 from recollect.cli import app, main
+from recollect.figures.reference import groups
 from recollect.settings.claims import PAPERS, claims_of, judged_elsewhere
 from recollect.settings.errors import UserError
+from recollect.settings.resolve import environment_settings
 from recollect.stages import paths
 from recollect.stages.check import check
 from recollect.stages.claims import claims
@@ -128,6 +132,11 @@ def test_a_curve_is_judged_by_the_points_that_its_figure_draws(said: dict[str, A
         values.append(judged(said, contrasts=contrast(this=whole, that=0.0))["value"])
         texts.append(claims_text(SCALE, FIGURE))
     assert values[1] == pytest.approx((0 + 0.5**4 + 1) / 3) != pytest.approx(values[0]) and texts[0] != texts[1]
+    # A window of the claim's own counts before that of its figure: the last point is then the mean of two evaluations.
+    last = contrast(this={**whole, "episodes": [0.9, 1]}, that=0.0)
+    configure(FIGURE, [ROOM], ["ad", "dt"], range(5), kind="curve_panels", options={"points": 11, "window": 1})
+    assert judged(said, contrasts=last)["value"] == 1
+    assert judged(said, contrasts=last, window=2)["value"] == pytest.approx((0.9**4 + 1) / 2)
 
 
 def test_what_was_not_run_is_said_with_a_run_that_is_missing(said: dict[str, Any]) -> None:
@@ -148,6 +157,17 @@ def test_scores_close_to_each_other_decide_nothing(said: dict[str, Any]) -> None
     scored("dt", 5, 5)
     found = judged(said)
     assert found["verdict"] == "undecided" and "across" in found["why"]
+    with pytest.raises(UserError, match="1 of 1 claims do not hold: one"):
+        asked("--strict")
+
+
+def test_a_claim_holds_where_as_many_contrasts_hold_as_it_needs(said: dict[str, Any]) -> None:
+    scored("ad", 5, 5)
+    scored("dt", 3, 3)
+    two = [*contrast(), *contrast(wanted="below")]
+    for needed, verdict in ((1, "holds"), (2, "contradicted"), (None, "contradicted")):
+        Path("config/claims/one.yaml").write_text(yaml.safe_dump({**said, "contrasts": two, "needed": needed}))
+        assert claims(SCALE, [FIGURE])[0]["verdict"] == verdict
 
 
 WORDS = ["claims", "--scale", SCALE, "--figure", FIGURE]
@@ -344,6 +364,45 @@ def test_our_claims_name_their_paper_and_where_it_says_so() -> None:
     folder = Path(__file__).resolve().parents[3] / "config/claims"
     said = [yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.yaml"))]
     assert said and all(claim["paper"] in PAPERS and claim["source"] for claim in said)
+
+
+def test_what_our_claims_say_of_five_or_ten_episodes_is_what_they_compare() -> None:
+    counts = {"five": 5, "ten": 10}
+    found = 0
+    for scale in ("demo", "hour_published_source", "paper"):
+        contrasts = [(one, *one.arms) for claim in claims_of(scale) for one in claim.contrasts]
+        for one, this, *that in contrasts:
+            last, first = (re.search(rf"{end} (five|ten)", one.says) for end in ("last", "minus first"))
+            if last is None:
+                continue
+            episodes = environment_settings(scale, this.env).evaluation.episodes
+            compared = [[round(share * episodes) for share in arm.episodes] for arm in (this, *that)]
+            ends = [episodes - counts[last[1]], episodes]
+            assert compared == [ends, [0, counts[first[1]]] if first else ends], (scale, one.says)
+            found += 1
+    assert found > 20
+
+
+def test_the_published_numbers_of_our_claims_are_those_that_figures_draw_or_their_differences() -> None:
+    drawn = [(panel, curves) for group in groups().values() for panel, curves in group.curves.items()]
+    every = [(*one.x, *one.y, one.last_five) for _, curves in drawn for one in curves.values()]
+    found = 0
+    for claim in claims_of("paper"):
+        for place, number in enumerate(claim.published):
+            if "config/figures/references/" not in number.read:
+                continue
+            ends = every
+            if " minus " in number.says:
+                this, that = claim.contrasts[place].arms
+                here = [curves for panel, curves in drawn if panel.split("/")[0] == this.env]
+                pairs = [(one[this.method], one[that.method]) for one in here if {this.method, that.method} <= set(one)]
+                ends = [(one.y[-1] - two.y[-1], (one.last_five or 0) - (two.last_five or 0)) for one, two in pairs]
+            assert any(value == pytest.approx(number.value) for value in itertools.chain(*ends)), (
+                claim.name,
+                number.says,
+            )
+            found += 1
+    assert found > 80
 
 
 def test_a_claim_of_ones_own_that_names_no_scales_is_judged_where_its_figure_is_drawn(

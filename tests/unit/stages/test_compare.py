@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
-from made_results import ROOM, SCALE, claim, configure, described, method_changed
+from made_results import MAZE, ROOM, SCALE, claim, configure, described, method_changed
 from typer.testing import CliRunner
 
 from recollect.artifacts.scores import scores_frame
@@ -49,6 +50,22 @@ def test_the_difference_and_its_interval_are_those_of_a_claim_about_the_same_run
     lines = text.splitlines()
     assert f"{contrast['value']:.3g}" in lines[1]
     assert lines[2] == f"  95 % interval  {contrast['low']:.3g} to {contrast['high']:.3g}"
+
+
+def test_where_episodes_begin_empty_all_count_and_unseen_tasks_before_others(workdir: Path) -> None:
+    path = Path("config/environments/tmaze_passive.yaml")
+    content = yaml.safe_load(path.read_text())
+    content["evaluation"]["splits"] = ["train", "eval"]
+    path.write_text(yaml.safe_dump(content))
+    for method, value_E in (("dqn_gpt", np.arange(10.0)), ("dqn_lstm", np.zeros(10))):
+        for seed in range(3):
+            known = {"env": MAZE, "method": method, "seed": seed, "step": 10, "task": 0, "metric": "return"}
+            splits = [scores_frame(**known, split=split, episode=np.arange(10), value=value_E + more)
+                      for split, more in (("train", 100 * (method == "dqn_gpt")), ("eval", 0))]  # fmt: skip
+            write_table(paths.scores(SCALE, MAZE, method, seed), pd.concat(splits), kind="scores")
+    text = compare(SCALE, MAZE, "dqn_gpt", "dqn_lstm", range(3))
+    assert text.startswith(f"dqn_gpt minus dqn_lstm on {MAZE} at scale {SCALE}: return\n")
+    assert "difference     4.5 (dqn_gpt 4.5, dqn_lstm 0)" in text and "tasks          1 (eval)" in text
 
 
 def test_few_seeds_are_said_and_one_has_no_interval(workdir: Path) -> None:

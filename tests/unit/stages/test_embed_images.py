@@ -249,12 +249,13 @@ def test_trained_weights_are_an_input_of_all_that_encodes(pictures: Path) -> Non
 
 def test_an_encoder_changes_neither_the_histories_nor_other_environments(pictures: Path) -> None:
     before = provenance.generate_settings("mini", ENV), provenance.train_settings("mini", ENV, "dt")
-    images = provenance.image_settings("mini", ENV)
+    images, learned = provenance.image_settings("mini", ENV), train_images.settings("mini", ENV)
     path = pictures / "config/environments" / f"{ENV}.yaml"
     path.write_text(path.read_text().replace(f"width: {WIDTH}", "width: 25"))
     assert provenance.generate_settings("mini", ENV) == before[0]
     assert provenance.train_settings("mini", ENV, "dt") != before[1]
     assert provenance.image_settings("mini", ENV) != images
+    assert train_images.settings("mini", ENV) != learned
     assert inputs.train_inputs("mini", "dark_room_10x10", "dt")["histories"] == paths.histories(
         "mini", "dark_room_10x10"
     )

@@ -16,6 +16,7 @@ from recollect.common.index import FlatIndex
 from recollect.radt import memory_index, memory_keys
 from recollect.radt.chunks import ChunkSettings, cut_chunks
 from recollect.radt.embedders import DomainSpecificEmbedder
+from recollect.radt.supervised import ExperienceStore
 from recollect.settings.errors import UserError
 from recollect.stages import paths
 from recollect.stages.embed import embed
@@ -68,6 +69,35 @@ def test_a_stride_that_no_episode_is_as_long_as_is_refused(
     with pytest.raises(UserError, match="the longest has 3 steps, not 4") as refused:
         memory_keys.memory_entries(of, Inputs(histories=path), tmp_path / "parts", provenance={})
     assert "'radt' in 'room'" in refused.value.where and "memory.stride to 3 or less" in refused.value.do
+
+
+def test_each_key_is_that_of_its_window_embedded_alone(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room, path = tiny(), tmp_path / "histories.safetensors"
+    of, histories = room.settings("radt"), room.histories(tasks=2, lengths=(12, 7))
+    write_arrays(path, histories.arrays(), kind="histories")
+    embedder = room.embedder(of)
+    monkeypatch.setattr(memory_keys, "load_embedder", lambda *_: embedder)
+    monkeypatch.setattr(memory_keys, "BATCH", 3)
+    monkeypatch.setattr(memory_keys, "ROWS", 6)
+    made = memory_keys.memory_entries(of, Inputs(histories=path), tmp_path / "parts", provenance={})
+    store, length = ExperienceStore(histories, actions=5), made["key_end"] - made["key_first"]
+    assert len(made["keys"]) == 2 * 2 * (3 + 1) and set(length.tolist()) == {2, 4, 8}
+    for place, key in enumerate(made["keys"]):
+        rows = np.arange(made["key_first"][place], made["key_end"][place])[None]
+        wanted = embedder.keys(store.windows(rows, np.ones_like(rows, bool)))[0]
+        np.testing.assert_allclose(key, wanted.numpy(), atol=1e-5)
+
+
+def test_a_budget_of_entries_keeps_whole_episodes_evenly_spaced_over_each_history() -> None:
+    length, task = np.array([12] * 9 + [8] * 3), np.repeat([0, 1], [9, 3])
+    cut = cut_chunks(length.cumsum() - length, length, task, task * 0.0, ChunkSettings(4, 8, 4, 4))
+    kept = memory_keys.evenly_spaced(cut, 9)
+    assert kept.episode.tolist() == [0, 0, 0, 4, 4, 4, 8, 8, 8, 9, 9, 10, 10, 11, 11]
+    assert kept.cut.tolist() == [0, 4, 8] * 3 + [0, 4] * 3
+    assert memory_keys.evenly_spaced(cut, 1).episode.tolist() == [0, 0, 0, 9, 9]  # never none
+    assert memory_keys.evenly_spaced(cut, None) is cut
 
 
 def embedded(copies: int) -> None:

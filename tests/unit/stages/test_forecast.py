@@ -227,6 +227,11 @@ def test_a_training_window_has_the_tokens_that_its_method_reads(
     assert of_radt.trained(settings).flop == pytest.approx(chosen.steps * chosen.batch_size * one)
 
 
+def test_a_method_that_acts_in_two_passes_a_step_takes_twice_as_many(in_the_repository: None) -> None:
+    one, two = (work.played(unjudged("paper", "dt"), 1.0, passes) for passes in (1.0, 2.0))
+    assert two == one._replace(passes=2 * one.passes)
+
+
 def test_measuring_a_method_is_a_little_training_and_a_few_episodes(in_the_repository: None) -> None:
     """200 steps, then three episodes of one task and of the 20 of a split; not an evaluation of all tasks."""
     job = Job("measure", "paper", ROOM, "dt", "42")
@@ -432,6 +437,8 @@ def test_devices_bound_only_what_takes_one() -> None:
     assert wall_seconds(needs, seconds, lambda job: job not in (other, last), 1) == 3 + 4 + 1
     assert wall_seconds(needs, seconds, lambda job: job not in (other, last), 2) == 5 + 1
     assert wall_seconds(needs, seconds, lambda job: True, 1) == 3 + 4 + 5 + 1
+    chain = {first: (), second: (), last: (second,)}  # the longest goes first
+    assert wall_seconds(chain, seconds, lambda job: job is not last, 1) == 4 + 3
 
 
 @pytest.mark.parametrize(

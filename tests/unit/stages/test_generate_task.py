@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from recollect.artifacts.sealed import read_arrays, verify
+from recollect.artifacts.sealed import read_arrays, verify, write_arrays
 from recollect.settings.errors import UserError
 from recollect.stages import paths
 from recollect.stages.generate import generate
@@ -65,6 +65,25 @@ def test_histories_made_task_by_task_are_those_made_at_once(slow_source: Path) -
     assert STAGES["generate"].is_made(Job("generate", "apart", ENV))
     with pytest.raises(UserError, match="there is no task 3"):
         generate_task("apart", ENV, 3)
+
+
+def test_the_histories_of_more_than_ten_tasks_stand_in_the_order_of_the_tasks(slow_source: Path) -> None:
+    content = {"description": "All.", "seeds": [0], "environments": {ENV: {"source": {"algorithm": "slow_source"}}}}
+    (slow_source / "config/scales/many.yaml").write_text(yaml.safe_dump(content))
+    jobs = [maker(path, "many") for path in STAGES["generate"].inputs(Job("generate", "many", ENV)).values()]
+    assert len(jobs) > 10
+    for job in jobs:
+        assert job is not None
+        ones = {
+            "observation": np.ones((1, 2), np.float32),
+            "action": np.ones((1, 2), np.float32),
+            "done": np.ones(1, bool),
+        }
+        arrays = {**ones, "reward": np.ones(1, np.float32), "task": np.array([int(job.task)], np.int32)}
+        known = STAGES["generate_task"].provenance(job)
+        write_arrays(paths.task_histories("many", ENV, job.task), arrays, kind="histories", provenance=known)
+    generate("many", ENV)
+    assert read_arrays(paths.histories("many", ENV), kind="histories")["task"].tolist() == list(range(len(jobs)))
 
 
 def test_jobs_of_tasks_have_a_rule_packages_and_a_place_for_their_log(slow_source: Path) -> None:

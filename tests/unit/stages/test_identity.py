@@ -127,6 +127,13 @@ def test_what_was_made_of_other_files_than_those_beside_it_is_refused(
     read(*RADT)
 
 
+def test_what_stands_in_the_place_of_another_seed_does_not_count_as_made(made: None) -> None:
+    of_seed_1 = job("train", ROOM, "dt", 1)
+    assert STAGES["train"].is_made(of_seed_1)
+    put(POLICY, over=paths.policy(SCALE, ROOM, "dt", 1))
+    assert not STAGES["train"].is_made(of_seed_1)
+
+
 def test_scores_of_another_run_are_refused(made: None) -> None:
     scores = [paths.scores(SCALE, ROOM, "dt", seed) for seed in (0, 1)]
     provenance.describe("", "", scores)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
 from recollect.artifacts.sealed import read_table, verify, write_arrays
+from recollect.common.contract import Inputs
+from recollect.environments import registry
 from recollect.evaluation import speed
+from recollect.evaluation.in_context import Moment
 from recollect.settings.errors import UserError
+from recollect.settings.resolve import resolve
+from recollect.settings.schema import EnvironmentSettings
 from recollect.stages import inputs, measure, paths
 from recollect.stages.plan import plan
 from recollect.stages.selection import check_targets
@@ -55,6 +63,44 @@ def test_the_clock_leaves_out_the_first_quarter(workdir: Path) -> None:
     clock = speed.Clock(Path("nowhere"))
     clock.at = [(1, 0.0), (2, 10.0), (4, 11.0), (8, 13.0)]  # ten seconds of compiling, then two steps a second
     assert clock.steps_per_second(8) == pytest.approx(6 / 3)
+
+
+def test_samples_are_windows_of_all_rows_of_a_batch(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = resolve(*SMOKE, "dt", 3)
+    played: list[tuple[int, int]] = []
+
+    def acting(policy: Any, environment: Any, tasks: list[Any], seed: int) -> float:
+        played.append((len(tasks), seed))
+        return float(len(tasks))
+
+    def train(brief: Any, inputs: Any, clock: speed.Clock) -> None:
+        clock.at = [(0, 0.0), (speed.STEPS // 4, 100.0), (speed.STEPS, 110.0)]
+
+    monkeypatch.setattr(speed, "acting_speed", acting)
+    table = speed.speeds(settings, train, Inputs(), workdir)  # type: ignore[arg-type]
+    steps_per_second = 0.75 * speed.STEPS / 10
+    count = len(registry.tasks(settings.environment.world, settings.environment.options, "eval"))
+    samples = steps_per_second * settings.method.hyperparameters.optimisation.batch_size
+    assert table["value"].tolist() == pytest.approx([samples, 1, count])
+    assert played == [(1, 3), (count, 3)]
+
+
+def test_the_first_episode_is_not_on_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows of three episodes of two steps: a second each but for those of the first, which take a hundred."""
+    now = [7.0]
+    monkeypatch.setattr(speed, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def play(policy: Any, environment: Any, tasks: Any, *, seed: int, watch: Callable[[Moment], None]) -> None:
+        of_no_use = np.zeros(2)
+        for episode in range(environment.evaluation.episodes):
+            for _ in range(2):
+                now[0] += 1.0 if episode else 100.0
+                playing_B = np.array([True, True])
+                watch(Moment(of_no_use, of_no_use, of_no_use, of_no_use, np.full(2, episode), playing_B))
+
+    monkeypatch.setattr(speed, "play_in_context", play)
+    environment = EnvironmentSettings(name="room", world="dark_room")
+    assert speed.acting_speed(None, environment, [], 0) == pytest.approx(2.0)
 
 
 def test_what_does_not_learn_from_histories_is_refused(workdir: Path) -> None:

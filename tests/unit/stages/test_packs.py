@@ -86,6 +86,13 @@ def test_packs_hold_the_seeds_that_the_same_figures_want_and_every_run_once(made
     assert all(len(seeds) <= 2 for seeds in packs.packs("paper", most=2))
 
 
+def test_a_variant_that_is_not_trained_is_in_no_pack(made: Path) -> None:
+    path, methods = made / "config/figures/one.yaml", ["radt", "radt.every_25"]
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "methods": methods}))
+    found = packs.packs("paper", hours={f"{ROOM} {method}": 1.0 for method in methods})
+    assert found == {(0, 1): [(ROOM, "radt")]}
+
+
 def test_no_pack_is_lost_to_another_of_as_many_seeds_from_the_same_one(monkeypatch: pytest.MonkeyPatch) -> None:
     sets = [(0, 1, 2), (0, 1, 5), (0, 2, 5), (1, 2, 7)]
     monkeypatch.setattr(packs, "packs", lambda *of: {seeds: [(ROOM, f"m_{place}")] for place, seeds in enumerate(sets)})

@@ -93,6 +93,29 @@ def test_changed_configuration_is_checked_again_and_a_damaged_file_made_anew(one
     assert json.loads(check.KEPT.read_text())["made"] == kept
 
 
+def test_what_was_kept_is_of_this_very_code_and_of_all_files_of_the_configuration(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = workdir / "src/recollect/radt/dt.py"
+    code.parent.mkdir(parents=True)
+    code.write_text("loss = 1\n")
+    monkeypatch.setattr(check, "roots", lambda: {"recollect": workdir / "src"})
+    count = iter(range(9))
+
+    def kept() -> object:
+        return check.kept(Path("kept.json"), "test", lambda: next(count))
+
+    assert [kept(), kept()] == [0, 0]
+    code.write_text("loss = 2\n")
+    assert [kept(), kept()] == [1, 1]
+    table = workdir / "config/world_steps.csv"
+    table.write_text(table.read_text().replace("2", "3", 1))
+    assert [kept(), kept()] == [2, 2]
+    method = workdir / "config/methods/dt.yaml"
+    method.rename(method.with_name("dt_2.yaml"))
+    assert [kept(), kept()] == [3, 3]
+
+
 def test_a_variant_that_nobody_listed_is_resolved_on_demand(one_figure: Path) -> None:
     check.check_once()
     still.hold_still()

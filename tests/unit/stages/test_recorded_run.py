@@ -8,10 +8,12 @@ import shutil
 from pathlib import Path
 
 import made_results
+import pandas as pd
 import pytest
 from made_results import SCALE
 
-from recollect.artifacts.sealed import read_json, read_table, verify, write_table
+from recollect.artifacts.sealed import read_json, read_table, verify, write_json, write_table
+from recollect.figures.spec import AGGREGATION
 from recollect.settings.errors import UserError
 from recollect.stages import paths, recorded_run, recorded_tables
 from recollect.stages.between_marks import between, marks, put_between
@@ -102,6 +104,8 @@ def test_a_run_that_another_machine_made_is_recorded_as_such(few: str) -> None:
                 **(first if stage == "train" else second),
             }
             made_results.write_time(env, "ad", seed, stage, 1.0, made_with=made)
+    drawn_here = {"commit": "newer", "processor": "Ryzen"}  # a figure, and later than its runs
+    note(Job("figure", SCALE, few), "cpu", "", drawn_here, seconds=1.0, resumed=False)
     record(SCALE, [few])
     known = {row["what"]: row["value"] for row in read("run")}
     assert [known[what] for what in ("commit of the runs", "gpu", "processor")] == ["older", "NVIDIA H100", "Xeon"]
@@ -230,10 +234,40 @@ def test_what_an_older_version_recorded_is_refused_and_stays(few: str) -> None:
     assert (FOLDER / f"{RUN}.csv").read_text() == old
 
 
+def test_of_a_long_curve_the_beginning_the_quarters_and_the_end_are_recorded() -> None:
+    def places(steps: list[float]) -> list[float]:
+        return [point["x"] for point in recorded_run._chosen(pd.DataFrame({"x": steps}))]
+
+    assert places([1.0 * place for place in range(1, 41)]) == [1, 10, 20, 30, 40]
+    assert places([0.0, 90, 240, 260, 510, 700, 1000]) == [0, 240, 510, 700, 1000]
+    assert places([1.0, 2, 3, 4, 5, 6]) == [1, 2, 3, 4, 5, 6]
+
+
+def test_of_a_figure_that_sums_curves_up_only_the_sum_is_recorded(workdir: Path) -> None:
+    name = made_results.configure("sums", [made_results.MAZE], ["dqn_gpt"], [0, 1], kind="length_aggregation")
+    axes = {"x": f"in '{AGGREGATION}': memory length", "y": "return", "low, high": "bounds of the 95 % interval"}
+    write_json(paths.figure(SCALE, name, ".json"), {"axes": axes}, kind="figure.json", provenance={})
+    lines = ["panel,method,x,y,low,high,seeds,tasks", f"{AGGREGATION},dqn_gpt,5,0.75,0.5,1,2,1",
+             f"{made_results.MAZE},dqn_gpt,0,0.25,,,2,1", f"{made_results.MAZE},dqn_gpt,9,0.75,,,2,1"]  # fmt: skip
+    paths.figure(SCALE, name, ".csv").write_text("\n".join(lines) + "\n")
+    (point,) = recorded_run._numbers(SCALE, name)
+    assert (point["panel"], point["x"], point["y"], point["low"], point["seeds"]) == (AGGREGATION, 5, 0.75, 0.5, 2)
+
+
+def test_numbers_below_zero_have_as_many_digits_as_those_above() -> None:
+    known = {"panel": "p", "method": "AD", "x": "1", "low": "-251.5", "high": "-249"}
+    for sign in ("", "-"):
+        line = [{**known, "y": f"{sign}250.04"}, {**known, "x": "2", "y": f"{sign}9.25", "low": "", "high": ""}]
+        row = recorded_tables._points(["1", "2"], [line], False).splitlines()[-1]
+        assert row == f"| AD | {sign}250.0 | {sign}9.2 |".replace("-250", "−250").replace("-9", "−9")
+    (last,) = recorded_tables._points(["1"], [[{**known, "y": "-250.04"}]], False).splitlines()[2:]
+    assert last == "| AD | −250.0 (−251.5 to −249.0) |"
+
+
 def test_a_page_without_its_marks_is_refused() -> None:
     text = "\n".join(marks("one"))
     assert put_between(text, "one", "new", "page") == f"{marks('one')[0]}\n\nnew\n\n{marks('one')[1]}"
-    for wrong in ("", marks("one")[0], text + text, text.replace("one", "two")):
+    for wrong in ("", marks("one")[0], text + text, text + marks("one")[1], text.replace("one", "two")):
         with pytest.raises(UserError, match="no place for this text"):
             put_between(wrong, "one", "new", "page")
 

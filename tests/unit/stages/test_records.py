@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -52,6 +53,16 @@ def test_records_of_before_they_said_so_are_still_read(clone: Path) -> None:
     old = {name: value for name, value in whole._asdict().items() if name != "made_with"}
     records.write_json(records.place(JOB), old, kind=records.KIND)
     assert records.read(records.place(JOB)) == whole._replace(made_with=None)
+
+
+def test_each_of_several_jobs_beside_each_other_is_said_to_have_taken_its_share(
+    clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "time", SimpleNamespace(perf_counter=iter([10.0, 22.0]).__next__))
+    monkeypatch.setattr(records, "beside", 3)
+    records.timed(STAGES["train"], JOB, "cpu", lambda: None)
+    known = records.read(records.place(JOB))
+    assert known is not None and known.seconds == 4.0
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import made_results
 import numpy as np
+import pandas as pd
 import pytest
 from made_results import MAZE, ROOM, SCALE, configure, last_score, method_changed, write_run, write_time
 from typer.testing import CliRunner
@@ -174,6 +175,8 @@ def test_a_final_score_in_context_is_the_mean_of_the_last_five_episodes(workdir:
     table = scores_frame(**told, value=np.arange(16.0).reshape(2, 8)).assign(env=ROOM, method="ad", seed=0)
     assert final_scores(table, SCALE, ROOM, ()) == {"return, last 5 episodes": (5 + 13) / 2}
     assert final_scores(table[table["episode"] == 0], SCALE, ROOM, ()) == {"return": 4.0}
+    earlier = table.assign(step=100, value=-50.0)  # an evaluation on the way
+    assert final_scores(pd.concat([earlier, table]), SCALE, ROOM, ()) == {"return, last 5 episodes": (5 + 13) / 2}
 
 
 def test_environments_of_a_family_are_told_apart_by_their_titles(few: str) -> None:

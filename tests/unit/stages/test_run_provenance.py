@@ -198,6 +198,18 @@ def test_a_reward_scale_concerns_the_keys_too() -> None:
     assert changed(before, texts()) == of("radt_agnostic", stages=("memory", "train", "evaluate"))
 
 
+def test_a_frozen_model_concerns_the_keys_that_it_embeds_and_those_who_read_with_it() -> None:
+    def helm() -> tuple[str, str]:
+        of = ("demo", "mini_grid_MemoryS11", "helm")
+        return provenance.train_settings(*of), provenance.evaluate_settings(*of)
+
+    before, read = texts(), helm()
+    edit_config("language_models", lambda c: c["minilm"].update(package="another"))
+    assert changed(before, texts()) == {"memory radt_agnostic"} and helm() == read
+    edit_config("language_models", lambda c: c["smollm2"].update(package="another"))
+    assert all(now != then for now, then in zip(helm(), read, strict=True))
+
+
 def test_evaluation_settings_concern_training_only_where_training_evaluates() -> None:
     before, watched = texts(), texts("smoke")
     edit_config(f"environments/{ROOM}", lambda c: c["evaluation"].update(seed=9))
@@ -206,10 +218,27 @@ def test_evaluation_settings_concern_training_only_where_training_evaluates() ->
     assert changed(watched, texts("smoke")) == offline | of("dt", "ad", "radt", "radt_agnostic", stages=("train",))
 
 
+def test_how_a_policy_is_judged_concerns_the_jobs_that_score_it_and_not_its_training() -> None:
+    jobs = [Job(stage, "demo", ROOM, "dt") for stage in ("train", "evaluate", "run")]
+    before = {job.stage: STAGES[job.stage].settings_text(job) for job in jobs}
+    edit_config(f"environments/{ROOM}", lambda c: c["evaluation"].update(seed=9))
+    after = {job.stage: STAGES[job.stage].settings_text(job) for job in jobs}
+    judge = "recollect.evaluation.in_context"
+    with_judge = {job.stage for job in jobs if judge in STAGES[job.stage].modules_of(job)}
+    assert changed(before, after) == with_judge == {"evaluate", "run"}
+
+
 def test_an_online_method_is_always_judged_while_it_learns() -> None:
     before = texts()
     edit_config("environments/tmaze_passive", lambda c: c["evaluation"].update(seed=9))
     assert changed(before, texts()) == of("dqn_gpt")
+
+
+def test_the_scale_of_returns_concerns_all_but_the_histories() -> None:
+    before = texts()
+    edit_config(f"environments/{ROOM}", lambda c: c["returns"].update(high=99))
+    offline = of("dt", "ad", "radt", "radt_agnostic")
+    assert changed(before, texts()) == offline | of("radt", "radt_agnostic", stages=("memory",))
 
 
 def test_the_source_of_histories_concerns_histories_only() -> None:
@@ -220,9 +249,12 @@ def test_the_source_of_histories_concerns_histories_only() -> None:
 
 def test_titles_concern_figures_only() -> None:
     before = texts()
-    edit_config("methods/radt", lambda c: c.update(title="another name"))
     edit_config(f"environments/{ROOM}", lambda c: c.update(title="another name"))
-    assert changed(before, texts()) == {"figure"}
+    assert not changed(before, texts())  # at scale demo the figure shows a smaller room
+    for file in ("methods/radt", "environments/dark_room_7x7"):
+        before = texts()
+        edit_config(file, lambda c: c.update(title="another name"))
+        assert changed(before, texts()) == {"figure"}
 
 
 def test_a_corrected_published_value_concerns_figures_of_its_scale() -> None:

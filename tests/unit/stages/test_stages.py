@@ -25,7 +25,7 @@ from recollect.stages.figure import spec_of
 from recollect.stages.forecast import forecast
 from recollect.stages.plan import embedders, maker, plan
 from recollect.stages.selection import check_targets, chosen_figures, default_config, default_selection, selection
-from recollect.stages.stage import Job
+from recollect.stages.stage import Job, Stage
 from recollect.stages.table import STAGES
 
 ROOM = "dark_room_10x10"
@@ -38,6 +38,23 @@ def test_every_stage_is_one_module_one_rule_and_one_command(root: Path) -> None:
         assert stage.run.__name__ == name and stage.run.__module__.startswith("recollect.stages.")
         assert f'rule_of("{name}"' in rules or name == "train"  # which is a part of `run`
         assert (stage.command or name).replace("_", "-").split()[0] in commands
+
+
+def test_each_rule_takes_all_that_its_stage_says_and_nothing_of_another(root: Path) -> None:
+    """What a rule leaves out reruns nothing, waits for nothing, or asks for nothing, without a word."""
+    seen = set()
+    for text in (path.read_text() for path in (root / "rules").glob("*.smk")):
+        stages_of = dict(re.findall(r'(\w+) = rule_of\(\s*"(\w+)"', text))
+        for variable, name in stages_of.items():
+            (block,) = [part for part in re.split(r"^ *rule\b", text, flags=re.M) if f"{variable}.command" in part]
+            stage, taken = STAGES[name], set(re.findall(rf"\b{variable}\.(\w+)", block))
+            assert [other for other in stages_of if re.search(rf"\b{other}\.", block)] == [variable]
+            wanted = {"log", "conda", "resources", "params", "command", *(["threads"] if not stage.local else [])}
+            wanted |= {"reads"} if stage.reads is not Stage.reads else set()
+            wanted |= {"priority"} if stage.priority else set()
+            assert taken - {"outputs", "writes"} == wanted and taken & {"outputs", "writes"}, name
+            seen.add(name)
+    assert seen == STAGES.keys() - {"train"}  # which is a part of `run`
 
 
 def test_a_stage_says_nothing_that_imports_torch(root: Path) -> None:

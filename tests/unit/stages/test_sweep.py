@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from recollect.artifacts.scores import scores_frame
-from recollect.artifacts.sealed import write_table
+from recollect.artifacts.sealed import read_json, write_table
 from recollect.settings.errors import UserError
 from recollect.settings.overrides import axes, method_with
 from recollect.stages import paths
@@ -115,6 +115,14 @@ def test_two_sweeps_have_tables_of_their_own_and_a_long_grid_a_short_name() -> N
         swept(Runs(), f"learning_rate={values}", seeds=(0,))
     found = list(Path("results/smoke/sweeps").rglob("*.csv"))
     assert len(found) == 3 and max(len(path.name) for path in found) < 255
+
+
+def test_what_an_earlier_sweep_of_the_same_grid_wanted_stays_wanted() -> None:
+    """`recollect clean` keeps the runs that are named there, and deletes others."""
+    for seed in (0, 1):
+        swept(Runs(), "learning_rate=1e-3", seeds=(seed,))
+    wanted = read_json(paths.sweep_runs("smoke", ENV, f"{METHOD}.learning_rate=0.001"), kind="sweep")["runs"]
+    assert wanted == [str(paths.scores("smoke", ENV, f"{METHOD}.learning_rate=0.001", seed)) for seed in (0, 1)]
 
 
 def test_a_search_counts_a_seed_that_is_named_twice_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,6 +41,10 @@ def test_the_words_that_both_models_know_are_embedded(workdir):
     texts = model.texts([template.format("key") for template in made.about["templates"]])
     mean = texts.mean(0)
     torch.testing.assert_close(made.embeddings_VW[0], mean / mean.norm())
+    own = {"description": "d", "extends": "smoke", "vision_language_models": {"random": {"width": 24}}}
+    (workdir / "config/scales/own.yaml").write_text(json.dumps(own), encoding="utf-8")
+    embed_vocabulary.embed_vocabulary("own", "mine")
+    assert TokenVocabulary.open(paths.token_vocabulary("own", "mine")).embeddings_VW.shape == (2, 24)
 
 
 class Stop(Exception):
