@@ -141,7 +141,7 @@ def test_an_added_seed_trains_alone(finished: Any) -> None:
     assert planned == sorted([FIGURE, played, *(f"run {ROOM} {m} 77" for m in methods)])
 
 
-@pytest.mark.parametrize("suffix", ["pdf", "csv"])
+@pytest.mark.parametrize("suffix", ["pdf", pytest.param("csv", marks=pytest.mark.slow)])
 def test_a_figure_with_a_deleted_file_is_redrawn_alone(finished: Any, suffix: str) -> None:
     (finished.folder / f"results/demo/figures/radt_dark_room_10x10.{suffix}").unlink()
     finished.snakemake("--cores", "1")
@@ -159,6 +159,7 @@ def test_changed_bytes_of_an_artifact_reach_all_that_read_it(finished: Any) -> N
     assert not [job for job in finished.planned() if " ad " in job]
 
 
+@pytest.mark.slow
 def test_what_is_only_touched_is_not_refused_for_its_hours(finished: Any) -> None:
     finished.edit(
         "config/scales/demo.yaml", "context: 49, optimisation: {steps: 500}", "context: 48, optimisation: {steps: 500}"
@@ -279,6 +280,7 @@ def test_the_report_is_made_of_the_selected_figures_and_again_when_one_changed(f
     assert finished.planned(*chosen) == ["figure radt_grid_worlds", REPORT]  # no claim has another verdict
 
 
+@pytest.mark.slow
 def test_the_report_of_another_scale_has_the_pages_of_that_scale(untouched: Any) -> None:
     planned = untouched.planned("results/smoke/report.html")
     pages = untouched.planned("--config", "scale=smoke", "--", "pages")

@@ -25,6 +25,7 @@ def test_tests_of_one_group_run_in_one_process(tmp_path: Path) -> None:
     (tmp_path / "processes").mkdir()
     alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     command = [sys.executable, "-m", "pytest", "-n", "2", *whole.split(), "-p", "no:cacheprovider"]
+    command.append(f"--basetemp={tmp_path / 'own'}")  # else it clears away what other runs of pytest left in /tmp
     done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "6 passed" in done.stdout, done.stdout
     assert len(list((tmp_path / "processes").iterdir())) == 1

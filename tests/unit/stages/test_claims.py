@@ -268,7 +268,7 @@ def test_a_claim_of_a_run_that_its_figure_has_not_is_found_by_the_check(said: di
     for wrong in ([SCALE], SCALE, {SCALE: 5}):
         path.write_text(yaml.safe_dump({**said, "scales": wrong}))
         with pytest.raises(UserError, match="must map names to settings"):
-            check()
+            claims_of(SCALE)
     path.write_text(yaml.safe_dump({**said, "scales": {SCALE: None}}))
     assert [claim.name for claim in claims_of(SCALE)] == ["one"]  # nothing differs there
     path.write_text(

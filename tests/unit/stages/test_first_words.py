@@ -43,9 +43,9 @@ def test_time_of_cpus_and_gpus_is_said_apart(said: Said) -> None:
     ("drawn", "chosen", "named"),
     [
         (["helm_minigrid"], ("headlines",), "helm_minigrid"),
-        (default_selection().sets["demo_all"], ("demo_all",), "demo_all"),
+        pytest.param(default_selection().sets["demo_all"], ("demo_all",), "demo_all", marks=pytest.mark.slow),
         (default_selection().sets["demo_all"][:6], ("demo_all",), "demo_all"),  # the others are drawn
-        (names("figures"), ("all",), "all"),
+        pytest.param(names("figures"), ("all",), "all", marks=pytest.mark.slow),
         (names("figures"), ("headlines",), "all"),  # the target `paper`
     ],
 )
