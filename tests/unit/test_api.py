@@ -82,6 +82,7 @@ def test_a_run_is_that_of_the_commands_and_is_read_from_any_folder(
         again.curve.index.name == "step" and again.curve.index.is_monotonic_increasing and "critic_loss" in again.curve
     )
     assert not recollect.run(*OF, 2, folder=workdir).is_made
+    assert not list((workdir / paths.checkpoints(*OF, 1)).glob("step_*"))  # as behind the command
 
 
 def _in(folder: Path, monkeypatch: pytest.MonkeyPatch, ask: Any) -> Any:
@@ -108,7 +109,7 @@ def test_own_code_is_looked_for_where_the_commands_look(workdir: Path, monkeypat
     monkeypatch.chdir(workdir / "notes")
     assert seeds(here) == seeds(recollect.run("own", *OF[1:], folder=workdir / "lab")) == (4,)
     monkeypatch.delenv("RECOLLECT_CONFIG")
-    assert seeds(beside) == (3,)
+    assert seeds(beside) == seeds(recollect.run("own", *OF[1:], folder=workdir / "lab")) == (3,)
 
 
 def test_a_rollout_plays_the_evaluation_again(made: Any) -> None:

@@ -87,7 +87,7 @@ def test_the_numbers_of_figures_are_scores_and_no_pixels_and_of_what_is_selected
         "radt_ablations": "bars",
         "mine": "bars",
     }.items():  # the last two: drawn once, by hand
-        rows = [f"room,{name},{x},{y},,,1,1" for name, x, y in (("a", 1, 0.5), ("a", 2, 0.75), ("published:a", 2, 9))]
+        rows = [f"room,{name},{x},{y},,,1,1" for name, x, y in (("a", 2, 0.75), ("a", 1, 0.5), ("published:a", 2, 9))]
         text = "\n".join(["panel,method,x,y,low,high,seeds,tasks", *rows]) + "\n"
         (figures / f"{name}.csv").write_text(text)
         (figures / f"{name}.json").write_text(json.dumps({"kind": kind}))

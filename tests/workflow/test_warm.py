@@ -308,6 +308,24 @@ def test_code_that_changed_since_it_was_imported_is_not_forked(
     assert forks.ask(warm[forks.ADDRESS], ["recollect", "check"]) is None
 
 
+def test_the_code_is_another_one_after_any_edit_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "inner/module.py"
+    file.parent.mkdir()
+    file.write_text("x = 1\n")
+    monkeypatch.setattr(forks, "__file__", str(tmp_path / "warm.py"))
+    found = [forks.identity()]
+    assert forks.identity() == found[0]
+    kept = file.stat()
+    file.write_text("x = 11\n")
+    os.utime(file, ns=(kept.st_atime_ns, kept.st_mtime_ns))  # longer
+    found.append(forks.identity())
+    os.utime(file, ns=(kept.st_atime_ns, kept.st_mtime_ns + 1))  # as long, and later
+    found.append(forks.identity())
+    (tmp_path / "more.py").touch()
+    found.append(forks.identity())
+    assert len({str(one) for one in found}) == 4
+
+
 def test_only_jobs_of_one_thread_fork_and_what_is_drawn_without_threads() -> None:
     assert forks.can_fork(["recollect", "train", "--threads", "1"])
     assert not forks.can_fork(["recollect", "train", "--threads", "2"])

@@ -106,6 +106,16 @@ def test_the_progress_line_shows_what_the_run_logs_and_of_several_runs_the_mean(
     runs[0].log(2, critic_loss=1.0)  # after the display has ended: nobody is told, nothing breaks
 
 
+def test_of_displays_one_in_another_the_inner_one_shows_what_is_logged(tmp_path: Path) -> None:
+    run, outside, inside = make_run(tmp_path, watched=False), io.StringIO(), io.StringIO()
+    with Progress(2, "seeds", stream=outside, interval=0) as outer:
+        with Progress(9, "training", stream=inside, interval=0) as inner:
+            run.log(1, loss=0.5)
+            inner.update(1)
+        outer.update(1)
+    assert inside.getvalue().splitlines()[-1].endswith("loss 0.5") and "loss" not in outside.getvalue()
+
+
 def test_what_the_method_itself_says_stands_for_what_was_logged(tmp_path: Path) -> None:
     run, stream = make_run(tmp_path, watched=False), io.StringIO()
     with Progress(10, "training", stream=stream, interval=0) as progress:

@@ -125,6 +125,14 @@ def test_who_has_let_go_is_no_worker_though_the_process_lives_on(tmp_path: Path)
     assert (tmp_path / ".lock").exists() and worker(tmp_path) == "" and held() == before
 
 
+def test_who_holds_it_is_named_where_a_killed_holder_left_a_longer_name(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text(json.dumps({"host": "a" * 99, "pid": 10**9}))
+    with run_lock(tmp_path):
+        with pytest.raises(UserError, match=f"pid {os.getpid()}"), run_lock(tmp_path):
+            pass
+        assert worker(tmp_path) == os.uname().nodename
+
+
 def test_a_worker_of_another_host_is_believed_and_one_whose_number_another_process_has_got_is_not(
     tmp_path: Path,
 ) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -92,3 +95,31 @@ def test_a_terminal_gets_a_bar_with_the_last_state() -> None:
     shown = stream.getvalue()
     assert "train [radt]" in shown and "5/5" in shown and "loss 0.25" in shown
     assert "steps/s" not in shown
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+def test_a_notebook_gets_a_bar_of_the_page_and_a_shell_of_ipython_lines(
+    kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+
+    def display(element: str, **_: Any) -> SimpleNamespace:
+        shown.append(element)
+        return SimpleNamespace(update=shown.append)
+
+    ipython, page = ModuleType("IPython"), ModuleType("IPython.display")
+    shell = SimpleNamespace(kernel="a kernel") if kernel else SimpleNamespace()
+    vars(ipython).update(get_ipython=lambda: shell, display=page)
+    vars(page).update(display=display, HTML=str)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", page)
+    stream = io.StringIO()
+    with Progress(9, "train <dt>", start=2, stream=stream, clock=Clock()) as progress:
+        progress.total = 4
+        progress.update(4, loss=0.25)
+    lines = stream.getvalue().splitlines()
+    if not kernel:
+        assert not shown and lines[-1].startswith("train <dt>: 4/4 steps")
+        return
+    assert not lines and shown[0] == 'train &lt;dt&gt; <progress value="2" max="9"></progress> 2/9 '
+    assert shown[-1] == 'train &lt;dt&gt; <progress value="4" max="4"></progress> 4/4 loss 0.25'

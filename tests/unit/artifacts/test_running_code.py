@@ -70,6 +70,8 @@ def test_everything_else_in_it_counts(before: str, after: str) -> None:
         ('x: int = Field(3, ge=1, description="A.")', 'x: int = Field(4, ge=1, description="A.")', False),
         ('mode = "greedy"', 'mode = "sample"', False),
         ('kinds = {"a": 1}', 'kinds = {"b": 1}', False),
+        ("if TYPE_CHECKING:\n    a\nelse:\n    x = 1", "if TYPE_CHECKING:\n    b\nelse:\n    x = 1", True),
+        ("if TYPE_CHECKING:\n    a\nelse:\n    x = 1", "if TYPE_CHECKING:\n    a\nelse:\n    x = 2", False),
         ("x = None", "x = 0", False),
         ("x = 1", "x = True", False),
         ("x = [None, 1]", "x = [1, None]", False),

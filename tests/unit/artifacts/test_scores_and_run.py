@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from recollect.artifacts.cadence import FREE
+from recollect.artifacts.differences import made_differently
 from recollect.artifacts.run import SCORING, Run
 from recollect.artifacts.scores import SCORE_COLUMNS, SCORE_DTYPES, check_scores, concat_scores, scores_frame
 from recollect.artifacts.scoring import Scoring
@@ -161,6 +162,15 @@ def test_resume_drops_the_rows_logged_since_and_gives_back_only_what_was_saved(t
     assert found is not None and set(found.arrays) == {"w", "n"} and found.state == {"k": [1, 2]}
     assert run.table()["value"].tolist() == [1.0]
     assert "checkpoint of step 1" in caplog.text
+
+
+def test_a_table_of_many_metrics_comes_back_from_a_checkpoint(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    run.log(1, **{f"metric_{i}": float(i) for i in range(300)})
+    run.save(1, {}, {})
+    again = make_run(tmp_path)
+    again.resume()
+    pd.testing.assert_frame_equal(again.table(), run.table())
 
 
 def test_a_checkpoint_of_other_settings_is_not_used_and_this_is_said(tmp_path: Path, caplog) -> None:
@@ -378,6 +388,14 @@ def test_checkpoints_of_another_making_are_set_aside_and_what_differs_is_said(tm
     assert {"step_000008.safetensors", "step_000004.safetensors", "buffer/fifo/0.safetensors"} <= set(files_in(aside))
     assert not kept.exists() and not growing.exists() and demonstration.exists() and lock.exists()
     assert (tmp_path / "run" / "set_aside" / aside.name / "reward.rows").read_text() == "rows"
+
+
+def test_what_is_new_or_gone_is_said_to_differ() -> None:
+    """Settings, modules and inputs that only one of two makings has, each way round."""
+    then = {"settings": json.dumps({"a": {"x": 1}}), "modules": {"m": "1"}, "inputs": {}}
+    now = {"settings": json.dumps({"a": {"x": 1, "y": 2}}), "modules": {"m": "1", "n": "2"}, "inputs": {"f": "3"}}
+    assert made_differently(then, now) == "different: setting a.y is new: 2, code of n, input f"
+    assert made_differently(now, then) == "different: setting a.y is gone, it was 2, code of n, input f"
 
 
 def test_settings_that_come_back_go_on_where_they_were(tmp_path: Path) -> None:

@@ -389,6 +389,13 @@ def test_wrong_formats_are_refused(tmp_path: Path) -> None:
     refused(lambda: read_json(tmp_path / "x.json"), "not a JSON file", "x.json")
 
 
+def test_a_provenance_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    worked = False
+    with pytest.raises(ValueError), sealing(tmp_path / "x.json", kind="j", provenance={"rate": float("nan")}):
+        worked = True
+    assert not worked and not list(tmp_path.iterdir())
+
+
 def test_an_error_in_the_block_leaves_the_old_file_and_no_leftovers(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     write_json(path, 1, kind="j")
@@ -434,14 +441,10 @@ def test_leftovers_of_dead_processes_are_swept_and_those_of_living_ones_are_not(
     elsewhere = tmp_path / f".policy.another_host-{dead.pid}-0.tmp.safetensors"
     # A living process has the number of the dead one that wrote this, long before it began.
     earlier = tmp_path / f".earlier.{sealed._HOST}-{os.getppid()}-0.tmp.safetensors"
-    for path in (gone, parent, elsewhere, earlier):
-        path.write_text("half")
-    os.utime(earlier, (1.0, 1.0))
-    write_json(tmp_path / "x.json", 1, kind="j")
-    assert not gone.exists() and parent.exists() and elsewhere.exists() and not earlier.exists()
-
-
-def test_verify_returns_the_manifest(tmp_path: Path) -> None:
-    write_json(tmp_path / "x.json", 1, kind="j", provenance={"inputs": {"a": "00"}})
-    found = verify(tmp_path / "x.json", kind="j")
-    assert found["provenance"] == {"inputs": {"a": "00"}} and found["sha256"] == sha256_of(tmp_path / "x.json")
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as begins:  # it writes in its first second
+        young = tmp_path / f".policy.{sealed._HOST}-{begins.pid}-0.tmp.safetensors"
+        for path in (gone, parent, elsewhere, earlier, young):
+            path.write_text("half")
+        os.utime(earlier, (1.0, 1.0))
+        write_json(tmp_path / "x.json", 1, kind="j")
+        assert not gone.exists() and parent.exists() and elsewhere.exists() and not earlier.exists() and young.exists()

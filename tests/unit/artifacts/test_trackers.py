@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from recollect.artifacts import trackers
+from recollect.artifacts.live import Live
 from recollect.artifacts.trackers import VARIABLE, Tracked, Trackers
 from recollect.settings.errors import UserError
 
@@ -84,6 +86,63 @@ def test_trackio_writes_runs_side_by_side_into_its_folder(tmp_path: Path, monkey
         (row,) = SQLiteStorage.get_logs("recollect", f"demo room dt seed {seed} a1")
         assert row["step"] == 7 and row["loss"] == 0.5 + seed
     assert capsys.readouterr().out == ""  # what a command prints is its answer
+
+
+class Recorder:
+    """Stands in for what a tracker's package gives: keeps what it is called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any, **named: Any) -> Recorder:
+            self.calls.append((name, args, named))
+            return self
+
+        return call
+
+    def given(self, name: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+        return [(args, named) for called, args, named in self.calls if called == name]
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_wandb_is_told_which_run_goes_on_each_step_and_whether_it_failed(
+    failed: bool, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Also where wandb is not installed."""
+    wandb = Recorder()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setenv(VARIABLE, "wandb")
+    one = Trackers(tracked(tmp_path, 3), "a1b2", after=-1)
+    one.log(7, {"loss": 0.5})
+    one.close(failed=failed)
+    ((_, begun),) = wandb.given("init")
+    assert (begun["id"], begun["resume"], begun["group"]) == ("a1b2", "allow", "demo room dt")
+    assert begun["config"] == {
+        "scale": "demo",
+        "env": "room",
+        "method": "dt",
+        "seed": 3,
+        **Hyperparameters().model_dump(),
+    }
+    assert wandb.given("log") == [(({"step": 7, "loss": 0.5},), {})]
+    assert wandb.given("finish") == [((), {"exit_code": int(failed)})]
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_tensorboard_leaves_out_the_steps_behind_the_checkpoint_and_no_other(
+    resumed: bool, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Also where TensorBoard is not installed."""
+    board = Recorder()
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", board)
+    monkeypatch.setenv(VARIABLE, "tensorboard")
+    live = Live(tmp_path, tracked(tmp_path))
+    live.begin({step: {"loss": 1.0} for step in range(5)} if resumed else {}, resumed=resumed)
+    live.add(5, {"loss": 0.5})
+    ((_, named),) = board.given("SummaryWriter")
+    assert named["purge_step"] == (5 if resumed else 0)  # from this step on what stands there is thrown away
+    assert board.given("add_scalar") == [(("loss", 0.5, 5), {})]
 
 
 class Fails:

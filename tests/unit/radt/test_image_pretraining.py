@@ -124,3 +124,16 @@ def test_learning_starts_from_the_random_encoder_of_the_seed_and_shows_it_what_a
     shown = told["model"](window, images_N).observation
     np.testing.assert_allclose(shown[window.mask].detach().numpy(), acting(images_N.numpy()), atol=1e-5)
     assert not shown[~window.mask].any()
+
+
+def test_rewards_and_returns_are_divided_as_the_settings_of_dt_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(image_pretraining, "train_supervised", lambda model, **given: told.update(given))
+    settings = settings_of(2)
+    chosen = settings.method.hyperparameters.model_copy(update={"reward_scale": 4.0})
+    method = settings.method.model_copy(update={"hyperparameters": chosen})
+    arrays = {**histories_of().arrays(), "reward": np.ones(180, np.float32)}
+    train_encoder(settings.model_copy(update={"method": method}), Histories(arrays), None)  # type: ignore[arg-type]
+    window, _ = told["batch_of"](0)
+    assert set(window.reward[window.mask].tolist()) == {0.25}
+    assert window.return_to_go.max() == 0.75  # of three rewards

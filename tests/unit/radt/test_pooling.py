@@ -35,10 +35,11 @@ def test_last_is_the_state_before_the_last_action():
     torch.testing.assert_close(pooled(hidden, mask, kind="last", normalise=False), hidden[:, -1, 1])
 
 
-def test_keys_have_length_one_and_an_empty_window_gives_zeros():
+@pytest.mark.parametrize("kind", ["s", "last"])
+def test_keys_have_length_one_and_an_empty_window_gives_zeros(kind):
     hidden, mask = batch()
     mask[0] = False
-    found = pooled(hidden, mask)
+    found = pooled(hidden, mask, kind=kind)
     torch.testing.assert_close(found.norm(dim=1), torch.tensor([0.0, 1.0, 1.0, 1.0]))
     assert torch.equal(normalised(torch.zeros(1, 3)), torch.zeros(1, 3))
 

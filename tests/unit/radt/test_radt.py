@@ -360,6 +360,18 @@ def test_a_row_that_begins_another_task_remembers_nothing(tiny: Any) -> None:
     assert not policy.has_context_B.any()
 
 
+def test_what_a_new_task_gives_is_read_also_where_it_stands_as_the_last_tasks_did(tiny: Any) -> None:
+    policy = tiny().policy(tiny().settings("radt"))
+    policy.start(np.zeros(1, np.uint64), 12, 4)
+    for task in (1, 2):
+        policy.reset(np.ones(1, bool))
+        for step in range(3):  # an episode of two steps, and the first of the next
+            assert not policy.has_context_B.any()
+            policy.act(np.full((1, 2), task), np.zeros(1, np.float32), np.array([step == 2]))
+        assert policy.has_context_B.all()
+        assert policy.context.observation[policy.context.mask].tolist() == [[task, task]] * 2
+
+
 def test_shared_context_tables_are_one_set_of_weights_that_survives_the_policy_file(tiny: Any) -> None:
     chosen = tiny().settings("radt", network={"context_embedding": "shared"})
     network = tiny().network(chosen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import gymnasium
@@ -48,6 +49,15 @@ def test_a_module_is_found_by_the_names_that_it_declares_and_is_not_imported(min
     }
     assert "registry" not in worlds and "base" not in worlds
     assert roots()["mine"] == mine.parent and (roots()["recollect"] / "recollect" / "cli.py").is_file()
+
+
+def test_what_lies_beside_ones_own_folder_hides_no_package(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (mine.parent / "this.py").write_text("raise RuntimeError")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    catalogue.reach_mine()
+    spec, own = (PathFinder.find_spec(name) for name in ("this", "mine"))
+    assert spec is not None and Path(str(spec.origin)).parent != mine.parent
+    assert own is not None and str(mine) in (own.submodule_search_locations or ())
 
 
 @pytest.mark.parametrize("kind", catalogue.KINDS)

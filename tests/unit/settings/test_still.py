@@ -42,11 +42,20 @@ def test_what_was_remembered_in_a_block_is_forgotten_after_it(workdir: Path) -> 
             assert method_mapping("smoke", ROOM, "dt")["title"] == title
 
 
-def test_a_changed_configuration_is_seen_by_a_process_that_did_not_hold_still(workdir: Path) -> None:
-    assert method_mapping("smoke", ROOM, "dt")["title"] == "DT"
-    path = workdir / "config/methods/dt.yaml"
-    path.write_text(path.read_text().replace("title: DT", "title: Another"))
-    assert method_mapping("smoke", ROOM, "dt")["title"] == "Another"
+def test_a_block_about_another_folder_leaves_no_answer_of_it_behind() -> None:
+    asked: list[str] = []
+
+    @remembered
+    def answer() -> str:
+        asked.append("here")
+        return f"{len(asked)}"
+
+    with held_still():
+        still.prepare({"run": "of here"})
+        assert [answer(), answer()] == ["1", "1"]
+        with held_still(anew=True):
+            assert [answer(), answer()] == ["2", "2"] and still.prepared("run") is None
+        assert answer() == "3" and still.prepared("run") == "of here"
 
 
 def test_nobody_changes_what_is_remembered(workdir: Path) -> None:

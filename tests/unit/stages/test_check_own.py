@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 from own_files import files_of_the_page
 
+from recollect.environments import checker
 from recollect.settings.errors import UserError
 from recollect.stages.check_own import check_own
 
@@ -141,6 +144,25 @@ def test_what_an_environment_of_gymnasiums_kind_breaks_is_said_in_its_own_words_
     found = said(own, "bandit.py", old, new, env="bandit")
     assert re.search(finding, found) and f"{own.name}/bandit.py" in found
     assert "src/recollect" not in found and "_observe" not in found
+
+
+def test_the_tasks_that_are_evaluated_and_those_of_the_histories_are_tried_too(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def none_found(world: str, options: object, splits: Sequence[str]) -> tuple[()]:
+        tried.extend(splits)
+        return ()
+
+    monkeypatch.setattr(checker, "findings", none_found)
+    for place, other in (("source", {"split": "eval"}), ("evaluation", {"splits": ["eval"]})):
+        environment = {"evaluation": {"splits": ["train"]}, "source": {"split": "train"}} | {place: other}
+        content = {"description": "d", "seeds": [0], "environments": {"dark_room_10x10": environment}}
+        (workdir / "config/scales/mini.yaml").write_text(yaml.safe_dump(content))
+        tried.clear()
+        assert "every promise" in "".join(check_own("mini", "dark_room_10x10"))
+        assert set(tried) == {"train", "eval"}
 
 
 def test_a_line_of_ours_is_not_to_be_mended(own: Path) -> None:

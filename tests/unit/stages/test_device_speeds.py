@@ -16,9 +16,10 @@ from benchmarks.gpu.lines import LINES
 from recollect.settings.errors import UserError
 from recollect.stages import device_speeds
 from recollect.stages.between_marks import between
-from recollect.stages.device_speeds import DeviceSpeeds, TimedJob, TimedRow, timed_job
+from recollect.stages.device_speeds import DeviceSpeeds, TimedJob, TimedRow, timed_job, work_then
 from recollect.stages.forecast import Forecast, forecast
 from recollect.stages.stage import Job
+from recollect.stages.workload import work_of
 
 ROOM = "dark_room_10x10"
 STARTUP = 1000
@@ -82,10 +83,31 @@ def test_a_job_of_todays_settings_is_counted_as_today_whatever_was_counted_when_
     assert otherwise == as_counted and otherwise.source == "scaled"
 
 
+def test_of_a_job_of_other_settings_the_work_is_what_was_counted_then(workdir: Path) -> None:
+    job = Job("train", "paper", "tmaze_passive_50", "dqn_lstm")
+    then, now = work_then(timed_job(job, 5.0).model_copy(update={"settings": "of another day"})), work_of(job)
+    for name in ("flop", "passes", "env_steps", "captured", "kernels", "cells", "apart"):
+        assert getattr(then, name) == getattr(now, name) > 0, name
+
+
 def test_a_device_that_was_not_timed_is_refused_and_without_one_all_is_assumed(made: Path) -> None:
     assert forecast("paper", ["one"], measured={}).estimates[RUN].source == "assumed"
     with pytest.raises(UserError, match="made_up_gpu_80gb"):
         reckoned(made, part("train"), device="made_up_gpu_8gb")
+
+
+def test_of_several_timed_devices_only_that_of_this_machine_is_reckoned_with(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made / "config/speeds"
+    folder.mkdir()
+    for name in ("Small GPU", "Large GPU"):
+        content: dict[str, object] = {"device": name, "commit": "abc", "date": "2026-01-02", "torch": "2", "peaks": {}}
+        device_speeds.path_of(name).write_text(yaml.safe_dump(content))
+    for here in ("Small GPU", "Large GPU", "Another GPU", ""):
+        monkeypatch.setattr(device_speeds, "device_model", lambda here=here: here)
+        found = device_speeds.speeds_of("auto")
+        assert (found and found.device) == (here if here in ("Small GPU", "Large GPU") else None)
 
 
 def test_the_table_marks_the_fastest_and_says_where_a_number_is_missing() -> None:

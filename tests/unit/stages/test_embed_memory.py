@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from recollect.artifacts.inputs import Inputs
-from recollect.artifacts.sealed import manifest_path, write_arrays
+from recollect.artifacts.sealed import manifest_path, read_arrays, write_arrays
 from recollect.common.index import FlatIndex
 from recollect.radt import memory_index, memory_keys
 from recollect.radt.chunks import ChunkSettings, cut_chunks
@@ -123,6 +123,15 @@ def test_keys_are_let_go_before_the_index_is_filled_with_those_that_are_kept(
     monkeypatch.setattr(FlatIndex, "add", watched)
     index(*OF)
     assert held == [(3, 7)]
+
+
+def test_each_row_of_a_memory_is_about_the_key_in_the_same_place_of_its_index(workdir: Path) -> None:
+    embedded(copies=2)
+    index(*OF)
+    keys, rows = read_arrays(paths.embeddings(*OF), kind="embeddings")["keys"], read_arrays(paths.rows(*OF))
+    found = FlatIndex.load(paths.index(*OF)).keys.numpy()
+    assert len(found) == len(rows["episode"]) == 3
+    np.testing.assert_array_equal(found, keys[rows["episode"]])  # each of the four entries is of an episode of its own
 
 
 def test_near_copies_are_searched_for_on_the_device_of_the_job(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,8 @@ from recollect.settings.errors import UserError
 from recollect.settings.resolve import resolve
 from recollect.settings.schema import Settings
 from recollect.stages import paths, records, try_out
-from recollect.stages.cost_table import cost_table
+from recollect.stages.cost_table import NBSP, cost_table
+from recollect.stages.estimating import Estimator, Known
 from recollect.stages.forecast import forecast, measurements, memory_of_largest, said_time
 from recollect.stages.machines import Machine
 from recollect.stages.plan import Plan
@@ -36,7 +37,7 @@ from recollect.stages.stage import Job, Stage
 from recollect.stages.table import STAGES
 from recollect.stages.train import train
 from recollect.stages.wall_time import wall_seconds
-from recollect.stages.workload import settings_of, work_of
+from recollect.stages.workload import kind_of, settings_of, work_of
 
 ROOM = "dark_room_10x10"
 RUN = ("smoke", ROOM, "dt", "0")
@@ -309,6 +310,8 @@ def test_a_run_shared_by_two_figures_is_counted_once(made: Path) -> None:
     assert cost.seconds() == 100 + 2 * TRAIN + 2 * EVALUATE + 2 * FIGURE
     assert cost.seconds(cost.plan.figures["one"]) == cost.seconds(cost.plan.figures["two"]) == cost.seconds() - FIGURE
     assert len(cost.plan.needs) == 1 + 2 + 2
+    rows = {words[0]: words for line in cost.text().splitlines() if len(words := line.split()) > 4}
+    assert rows["one"][-2:] == rows["two"][-2:] == [str(FIGURE), "s"]  # what it does not share
 
 
 def test_what_was_measured_beats_what_is_recorded_and_another_size_is_scaled(made: Path) -> None:
@@ -331,12 +334,28 @@ def test_what_was_measured_beats_what_is_recorded_and_another_size_is_scaled(mad
     assert larger.seconds == pytest.approx(7.0 * (120 * 3 + 4 * 300) / (TRAIN - 10) + 2.0)
 
 
+def test_a_recorded_job_counts_only_where_the_nearest_of_here_is_three_times_as_far_from_the_size(made: Path) -> None:
+    job, estimator = Job("train", *RUN[:3]), Estimator({})
+    size = estimator.machines["cpu"].works(job, work_of(job))
+    for times, source in ((2.9, "scaled"), (1 / 2.9, "scaled"), (3.1, "recorded"), (1 / 3.1, "recorded")):
+        estimator._like[kind_of(job), "cpu"] = [Known(size * times, 0.0, 70.0, 1)]
+        estimator._recorded[kind_of(job)] = [Known(size, 0.0, 7.0, 1)]
+        estimator._known.clear()
+        assert estimator(job).source == source, times
+
+
 def test_the_largest_job_is_what_one_needed_here_or_asks_for(made: Path) -> None:
     train = Job("train", *RUN)
     asked = forecast("smoke", ["one"], measured=GENERATED)
     assert asked.memory == 2000 and "asked for by the rules" in asked.text()  # that of a figure
     known = forecast("smoke", ["one"], measured={**GENERATED, train: took(train, 7.0, 2640.0)})
     assert known.memory == 2640.0 and "of a job that ran here" in known.text()
+
+
+def test_what_jobs_of_another_scale_needed_says_nothing_of_the_largest_job(made: Path) -> None:
+    job = Job("train", "demo", ROOM, "dt", "0")
+    large, none = (forecast("smoke", ["one"], measured=known) for known in ({job: took(job, 7.0, 9e6)}, {}))
+    assert (large.memory, large.memory_measured) == (none.memory, False)
 
 
 def test_a_part_that_ran_here_does_not_stand_for_the_whole_job(made: Path) -> None:
@@ -354,6 +373,7 @@ def test_the_memory_of_seeds_side_by_side_and_the_tries_of_long_jobs_are_counted
     asked = rule.mem_mb({"scale": "paper", "env": "amago_popgym_AutoencodeEasy", "method": "amago_transformer"}, 1)
     popgym = forecast("paper", ["amago_popgym"], measured={})
     assert asked == 4 * STAGES["run"].asks.megabytes[1] and popgym.memory == 3 * asked / 4
+    assert f"{popgym.memory / 1000:.0f}{NBSP}GB" in cost_table(popgym)
     mazes = forecast("paper", ["memory_rl_layers_passive_tmaze"], measured={})
     tries = math.ceil(max(mazes.hours()) / default_selection().job_hours)
     assert tries > 3 and f"`--retries {tries - 1}` is enough for the longest" in mazes.text()
@@ -428,6 +448,24 @@ def test_seconds_of_training_are_carried_to_the_whole_run(made: Path, monkeypatc
     assert watch.seconds_of(1000) == pytest.approx(
         1000 * 4.0 / 10
     )  # behind the first noted point: 5 to 15 in 4 seconds
+
+
+def test_one_seed_of_each_run_is_tried_that_was_not_measured_on_this_device(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[tuple[Job, str]] = []
+
+    def try_one(job: Job, device: str) -> Record:
+        tried.append((job, device))
+        return took(job, 3.0)
+
+    monkeypatch.setattr(try_out, "try_out", try_one)
+    train = Job("train", *RUN)
+    other_seed = train._replace(seed="7")
+    assert try_out.try_all("smoke", ["one", "two"], {}, "cpu") == {train: took(train, 3.0)}
+    assert try_out.try_all("smoke", ["one"], {other_seed: took(other_seed, 3.0)}, "cpu") == {}
+    assert try_out.try_all("smoke", ["one"], {other_seed: took(other_seed, 3.0)}, "cuda").keys() == {train}
+    assert tried == [(train, "cpu"), (train, "cuda")]
 
 
 def test_devices_bound_only_what_takes_one() -> None:

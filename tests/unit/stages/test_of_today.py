@@ -155,7 +155,9 @@ def test_what_was_only_fetched_counts_as_of_today_and_a_report_made_by_hand_does
         path.parent.mkdir(parents=True)
         path.touch()
     assert are_of_today([fetched, Path("not/there")], "smoke") and not are_of_today([report], "smoke")
-    assert not say_other([fetched, report], "smoke")
+    data = paths.published("dark_keydoor")
+    write_json(data, {}, kind="published data")  # with a manifest that names neither settings nor code
+    assert not say_other([fetched, data, report], "smoke")
 
 
 def test_python_makes_nothing_again_that_is_drawn_or_fetched(

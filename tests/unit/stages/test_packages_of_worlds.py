@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from recollect.environments.registry import world_names
 from recollect.settings.catalogue import declaration
@@ -33,6 +34,19 @@ def test_a_missing_package_is_named_with_the_set_up_that_has_it_unless_jobs_run_
     worlds.check_worlds([job], here=False)
     monkeypatch.setattr(worlds, "find_spec", lambda package: "there")
     worlds.check_worlds([job])
+
+
+def test_histories_that_others_have_played_need_no_package_of_their_world(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environments = {"meta_world": {"source": {"algorithm": "published_files"}}}
+    content = {"description": "Read.", "seeds": [0], "environments": environments}
+    (workdir / "config/scales/read.yaml").write_text(yaml.safe_dump(content))
+    monkeypatch.setattr(worlds, "find_spec", lambda package: None)
+    worlds.check_worlds([Job("generate", "read", "meta_world")])
+    for job in (Job("generate", "paper", "meta_world"), Job("run", "read", "meta_world", "dt", "0")):
+        with pytest.raises(UserError, match="needs the package"):
+            worlds.check_worlds([job])
 
 
 def test_a_forecast_says_which_packages_are_missing_and_what_must_be_fetched(monkeypatch: pytest.MonkeyPatch) -> None:

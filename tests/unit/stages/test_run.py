@@ -14,12 +14,13 @@ import yaml
 from typer.testing import CliRunner
 
 from recollect import cli
+from recollect.artifacts.lock import run_lock
 from recollect.artifacts.set_aside import remove_finished
 from recollect.memory_rl import dqn
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 from recollect.stages import paths, records
-from recollect.stages.run import run
+from recollect.stages.run import ended, run
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 
@@ -140,6 +141,16 @@ def test_a_finished_runs_checkpoints_go_when_all_seeds_of_its_job_have_ended_wel
     assert [paths.policy(*OF, seed).read_bytes() for seed in (0, 1)] == content
     left = [path.relative_to(folder).as_posix() for folder in folders for path in folder.rglob("*") if path.is_file()]
     assert sorted(left) == [".lock", ".lock", "set_aside/abc/step_000001.safetensors"]
+
+
+def test_checkpoints_that_another_process_works_with_stay(workdir: Path) -> None:
+    folder = paths.checkpoints(*OF, 0)
+    with run_lock(folder):
+        (folder / "step_000001.safetensors").touch()
+        ended(*OF, 0)
+        assert (folder / "step_000001.safetensors").is_file()
+    ended(*OF, 0)
+    assert not (folder / "step_000001.safetensors").exists()
 
 
 def test_what_stays_of_a_finished_run(tmp_path: Path) -> None:

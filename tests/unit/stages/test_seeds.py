@@ -5,15 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from recollect import cli
+from recollect.artifacts import lease
 from recollect.artifacts.processes import lives
 from recollect.artifacts.stopping import STATUS, saves_on_sigterm
+from recollect.stages import records
+from recollect.stages import seeds as seeds_of
 from recollect.stages.paths import Place
 from recollect.stages.rules import StageRule
 from recollect.stages.seeds import _how, begin_alone, side_by_side
@@ -109,11 +115,56 @@ def test_a_seed_that_is_named_twice_is_done_once(tmp_path: Path, monkeypatch: py
     assert asked == [[3, 0], [3], [0]]
 
 
+def test_a_command_holds_as_many_gpus_as_its_job_uses_and_none_where_it_uses_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held: list[tuple[str, int, int]] = []
+
+    @contextmanager
+    def device_lease(device: str, pack: int, *, count: int) -> Iterator[str]:
+        held.append((device, pack, count))
+        yield "cpu"
+
+    monkeypatch.setattr(lease, "device_lease", device_lease)
+    monkeypatch.setattr(cli, "one", lambda *of: None)
+    for uses, device in ((False, "auto"), (lambda: 0, "auto"), (lambda: 2, "auto"), (False, "cuda"), (True, "cuda")):
+        stage = replace(PART, asks=Resources((1, 1), (1, 1), gpu=uses))
+        cli._do(stage, {}, device=device, pack=3, threads=1, seed=0)
+    assert held == [("cpu", 3, 1), ("cpu", 3, 1), ("auto", 3, 2), ("cuda", 3, 1), ("cuda", 3, 1)]
+
+
 def test_how_a_seed_ended_is_said_with_the_signal_that_killed_it() -> None:
     assert _how(2, False) == "ended with status 2: its log says why; it is tried once more by itself"
     assert _how(-signal.SIGKILL, False) == "was killed by SIGKILL; it is tried once more by itself"
     assert _how(-signal.SIGTERM, True) == "was killed by SIGTERM"
     assert _how(STATUS, True) == "has saved where it stood and ended"
+
+
+def test_each_seed_beside_others_has_its_share_of_the_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of as many as are at work, which may be fewer than are allowed."""
+    monkeypatch.chdir(tmp_path)
+    asked: list[tuple[int, int]] = []
+
+    def process(target: Any, args: tuple[Any, ...]) -> Any:
+        asked.append(args[4:6])
+        return SimpleNamespace(start=lambda: None, exitcode=0, sentinel=None)
+
+    monkeypatch.setattr(seeds_of, "get_context", lambda how: SimpleNamespace(Process=process))
+    monkeypatch.setattr(seeds_of.connection, "wait", lambda *waiting, timeout: [])
+    for of, at_a_time, threads, share in ((3, 2, 6, 3), (2, 4, 6, 3), (4, 4, 2, 1)):
+        asked.clear()
+        named = list(range(of))
+        side_by_side(WHOLE, {"seed": None}, named, {}, "cpu", count=at_a_time, threads=threads, work=print)
+        assert asked == [(share, min(of, at_a_time))] * of
+
+
+def test_a_seed_beside_others_is_recorded_with_its_share_of_the_time_and_says_all_into_its_log(tmp_path: Path) -> None:
+    pid = os.fork()
+    if not pid:
+        begin_alone(3, str(tmp_path / "log"))
+        print("said", flush=True)
+        os._exit(records.beside)
+    assert status(pid) == 3 and (tmp_path / "log").read_text() == "said\n"
 
 
 @pytest.mark.slow

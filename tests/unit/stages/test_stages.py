@@ -53,6 +53,9 @@ def test_each_rule_takes_all_that_its_stage_says_and_nothing_of_another(root: Pa
             wanted |= {"reads"} if stage.reads is not Stage.reads else set()
             wanted |= {"priority"} if stage.priority else set()
             assert taken - {"outputs", "writes"} == wanted and taken & {"outputs", "writes"}, name
+            # Snakemake deletes before a job what is not marked so, and with it what would be kept.
+            marked = set(rules.StageRule(name).outputs(lambda path: "marked").values()) == {"marked"}
+            assert ("outputs" in taken and marked) or not stage.keeps, name
             seen.add(name)
     assert seen == STAGES.keys() - {"train"}  # which is a part of `run`
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -15,7 +16,7 @@ from recollect.artifacts.scores import scores_frame
 from recollect.artifacts.sealed import read_json, write_table
 from recollect.settings.errors import UserError
 from recollect.settings.overrides import axes, method_with
-from recollect.stages import paths
+from recollect.stages import paths, search
 from recollect.stages.sweep import sweep
 
 ENV, METHOD = "tmaze_passive_5", "dqn_lstm"
@@ -111,10 +112,11 @@ def test_without_a_single_run_that_is_said_once(capsys: pytest.CaptureFixture[st
 
 
 def test_two_sweeps_have_tables_of_their_own_and_a_long_grid_a_short_name() -> None:
-    for values in ("1e-3,3e-4", "1e-3", ",".join(f"0.001234567{n}" for n in range(10, 28))):
+    long = [f"0.001234567{n}" for n in range(10, 28)]
+    for values in ("1e-3,3e-4", "1e-3", ",".join(long), ",".join([*long[:-1], "0.002"])):
         swept(Runs(), f"learning_rate={values}", seeds=(0,))
     found = list(Path("results/smoke/sweeps").rglob("*.csv"))
-    assert len(found) == 3 and max(len(path.name) for path in found) < 255
+    assert len(found) == 4 and max(len(path.name) for path in found) < 255
 
 
 def test_what_an_earlier_sweep_of_the_same_grid_wanted_stays_wanted() -> None:
@@ -123,6 +125,36 @@ def test_what_an_earlier_sweep_of_the_same_grid_wanted_stays_wanted() -> None:
         swept(Runs(), "learning_rate=1e-3", seeds=(seed,))
     wanted = read_json(paths.sweep_runs("smoke", ENV, f"{METHOD}.learning_rate=0.001"), kind="sweep")["runs"]
     assert wanted == [str(paths.scores("smoke", ENV, f"{METHOD}.learning_rate=0.001", seed)) for seed in (0, 1)]
+
+
+def test_a_search_tells_its_sampler_the_mean_over_seeds_and_of_a_setting_that_lacks_one_that_it_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where optuna is not installed: a stand-in proposes three settings, of which the second lacks a seed."""
+    optuna, told = MagicMock(), list[Any]()
+    study = optuna.create_study.return_value
+    study.ask.side_effect = [SimpleNamespace(params={"learning_rate": rate}) for rate in (0.001, 0.0003, 0.0007)]
+    study.tell.side_effect = lambda trial, *score, **state: told.append([trial.params["learning_rate"], *score, *state])
+    monkeypatch.setitem(sys.modules, "optuna", optuna)
+    grid = ("learning_rate=1e-4..1e-3",)
+    with pytest.raises(UserError, match="1 of 6 runs"):
+        sweep("smoke", ENV, METHOD, (2, 5), grid, trials=3, start=Runs("0.0003/seed_5"))
+    assert told == [[0.001, 13.5], [0.0003, "state"], [0.0007, 3.5]]
+    assert optuna.create_study.call_args.kwargs["direction"] == "maximize"
+
+
+def test_a_range_is_drawn_in_its_logarithm_where_its_ends_are_more_than_ten_times_apart() -> None:
+    space = search._space
+    for values, kind, log in (
+        (["0.001..0.01"], "FloatDistribution", False),
+        (["0.001..0.02"], "FloatDistribution", True),
+        (["-1..20"], "IntDistribution", False),
+        (["2..32"], "IntDistribution", True),
+    ):
+        optuna = MagicMock()
+        space(optuna, "key", values)
+        (call,) = optuna.method_calls
+        assert (call[0], call.kwargs) == (kind, {"log": log})
 
 
 def test_a_search_counts_a_seed_that_is_named_twice_once(capsys: pytest.CaptureFixture[str]) -> None:

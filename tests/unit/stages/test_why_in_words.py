@@ -79,6 +79,12 @@ def test_a_damaged_file_is_told_with_its_seed_as_all_else_is(workdir: Path, monk
     assert "run amago_dark_key_door_3 amago_ff (seed 1): corrupted: it is damaged" in said
 
 
+def test_the_first_six_of_the_seeds_that_have_one_reason_are_named_in_their_order() -> None:
+    reasons: dict[Job, str | None] = {RUN._replace(seed=str(seed)): "never made" for seed in (10, 9, 100, 1, 30, 2, 20)}
+    (line,) = why._grouped({**reasons, RUN._replace(seed="3"): None})
+    assert line == "  run tmaze_passive_5 own_method (seeds 1, 2, 9, 10, 20, 30, ...): never made"
+
+
 def test_a_wrong_claim_is_said_once_and_before_snakemake_plans(workdir: Path) -> None:
     path = workdir / "config/claims/ad_distance.yaml"
     content = yaml.safe_load(path.read_text())
