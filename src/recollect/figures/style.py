@@ -382,6 +382,6 @@ def from_zero(axes: Axes, rows: pd.DataFrame, line: float | None = None) -> None
 def short_steps(steps: float) -> str:
     """``0``, ``800k``, ``1.5M``: a number of steps that fits below a small panel."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if steps >= size:
+        if steps >= 0.9995 * size:  # three digits of less than that are no 1000 of the unit below
             return f"{steps / size:.3g}{unit}"
     return f"{steps:.0f}"

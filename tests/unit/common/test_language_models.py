@@ -1,6 +1,7 @@
 """Frozen language models: the real small one, the random one, and fetching with a faked hub."""
 
 import hashlib
+import json
 import socket
 from pathlib import Path
 
@@ -8,8 +9,9 @@ import huggingface_hub
 import pytest
 import torch
 
+from recollect.artifacts.sealed import write_arrays, write_json
 from recollect.common.language_model_files import fetch, provide
-from recollect.common.language_models import load_language_model
+from recollect.common.language_models import KIND, load_language_model
 from recollect.settings.errors import UserError
 from recollect.settings.schema import LanguageModelSettings
 
@@ -83,6 +85,21 @@ def test_a_window_longer_than_the_model_is_refused():
         load_language_model(RANDOM).forward(torch.zeros(1, 513, 32))
 
 
+def test_a_roberta_reads_as_many_tokens_as_it_has_positions_for(tmp_path):
+    """The first two rows of its table of positions are of no token."""
+    from transformers import RobertaConfig, RobertaModel
+
+    shape = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    model = RobertaModel(RobertaConfig(**shape, num_attention_heads=4, max_position_embeddings=14))
+    arrays = {name: weight.numpy() for name, weight in model.state_dict().items()}
+    write_json(tmp_path / "config.json", json.loads(model.config.to_json_string()), kind=KIND)
+    write_arrays(tmp_path / "model.safetensors", arrays, kind=KIND, metadata={"format": "pt"})
+    loaded = load_language_model(RANDOM, folder=tmp_path)
+    assert loaded.max_length == 12 and loaded(torch.zeros(1, 12, 32)).shape == (1, 12, 32)
+    with pytest.raises(UserError, match="13 tokens"):
+        loaded(torch.zeros(1, 13, 32))
+
+
 @pytest.mark.parametrize("settings", [RANDOM, PACKAGE], ids=["random", "package"])
 def test_a_provided_model_is_the_model_and_damage_is_noticed(tmp_path, settings, minilm):
     folder = tmp_path / "model"
@@ -104,6 +121,12 @@ def test_missing_models_are_explained(tmp_path):
         load_language_model(LanguageModelSettings(source="package", package="no-such-model"))
     with pytest.raises(UserError, match="not the expected version"):
         load_language_model(PACKAGE.model_copy(update={"sha256": {"model.safetensors": "0" * 64}}))
+    with pytest.raises(
+        UserError, match="not the expected version"
+    ):  # of any package, here one that is surely installed
+        load_language_model(
+            LanguageModelSettings(source="package", package="pydantic", sha256={"__init__.py": "0" * 64})
+        )
     with pytest.raises(UserError, match=r"no config\.json"):
         load_language_model(RANDOM, folder=tmp_path)
     with pytest.raises(UserError, match="must be fetched"):
@@ -146,6 +169,8 @@ def test_fetching_checks_seals_and_does_not_repeat(tmp_path, hub):
     (tmp_path / "b" / "model.safetensors").write_bytes(b"damaged")
     fetch("a/b", REVISION, ["model.safetensors"], {"model.safetensors": SHA256}, tmp_path / "b")
     assert len(hub) == 2 and (tmp_path / "b" / "model.safetensors").read_bytes() == CONTENT
+    with pytest.raises(UserError, match="is expected"):  # what stands there whole is no longer what is wanted
+        fetch("a/b", REVISION, ["model.safetensors"], {"model.safetensors": "0" * 64}, tmp_path / "b")
 
 
 @pytest.mark.parametrize(

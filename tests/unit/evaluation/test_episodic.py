@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from gymnasium.spaces import Box
 from playing import play
 
+from recollect.common.acting_state import Acting
 from recollect.common.batched_policy import BatchedPolicy
-from recollect.common.rollout import play_episodes
+from recollect.common.rollout import play_episodes, score_episodes
 from recollect.environments import registry
 from recollect.environments.registry import make_world, tasks
 from recollect.evaluation import tracing
@@ -188,6 +190,60 @@ def test_episodes_of_different_length_are_each_kept_once_and_whole() -> None:
     assert episodes.observation_BTD[..., 0].tolist() == [[0, 1, 0, 0], [0, 1, 2, 0], [0, 1, 2, 3]]
     assert episodes.action_BT.tolist() == [[0, 0, 0], [0, 1, 0], [0, 1, 2]]
     assert len(episodes.first(2).length_B) == 2
+
+
+class Resumable(Ragged):
+    def get_state(self) -> dict[str, np.ndarray]:
+        return {"t": self.t, "ended": self.ended, "steps": np.array(self.steps)}
+
+    def set_state(self, state: Any) -> None:
+        self.t, self.ended, self.steps = state["t"].copy(), state["ended"].copy(), int(state["steps"])
+
+
+class Echo(Acting):
+    """Does what it sees, and what it has done before."""
+
+    acting = ("total",)
+    total = 0.0
+
+    def act(self, observation_BD: np.ndarray, reward_B: np.ndarray, done_B: np.ndarray) -> np.ndarray:
+        self.total += float(reward_B.sum() + 10 * done_B.sum())
+        return (observation_BD[:, 0] + self.total).astype(np.int64)
+
+
+class Offered:
+    """A part of a scoring that keeps every state."""
+
+    def __init__(self, begun: dict[str, np.ndarray]) -> None:
+        self.begun, self.states = dict(begun), list[dict[str, np.ndarray]]()
+
+    def take(self) -> dict[str, np.ndarray]:
+        return self.begun
+
+    def offer(self, state: Callable[[], dict[str, np.ndarray]]) -> None:
+        self.states.append({name: np.array(value) for name, value in state().items()})
+
+
+def test_who_watches_is_told_what_was_seen_in_front_of_an_action_and_what_came_of_it() -> None:
+    told: list[list[np.ndarray]] = []
+    whole: Any = Offered({})
+    score_episodes(Resumable(), Echo(), whole, lambda *step: told.append([np.array(part) for part in step]))
+    seen, did, got, done, live = (np.stack(parts) for parts in zip(*told, strict=True))
+    assert seen[..., 0].tolist() == [[0, 0, 0], [0, 1, 1], [0, 0, 2]]  # those that ended before begin another episode
+    assert did.tolist() == [[0, 0, 0], [13, 14, 14], [36, 36, 38]] and (got == 1).all()
+    assert done.tolist() == [[True, False, False], [True, True, False], [True, False, True]]
+    assert live.tolist() == [[True, True, True], [False, True, True], [False, False, True]]
+
+
+def test_what_had_ended_before_a_kill_is_scored_as_it_was() -> None:
+    whole: Any = Offered({})
+    expected = score_episodes(Resumable(), Echo(), whole)
+    assert expected.success_B.tolist() == [0.0, 1.0, 1.0] and len(whole.states) == 3
+    for state in whole.states:
+        again: Any = Offered(state)
+        found = score_episodes(Resumable(), Echo(), again)
+        for name in expected.__dataclass_fields__:
+            np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), name)
 
 
 class Dice(BatchedPolicy):

@@ -31,6 +31,13 @@ def test_iqm_of_known_scores() -> None:
     assert statistics.iqm(np.array([1000.0, 1, 2, 3, 4, -1000, 5, 6])) == 3.5
 
 
+def test_one_run_that_is_far_off_does_not_widen_the_interval_of_the_interquartile_mean() -> None:
+    scores_SN = rng(8).uniform(size=(20, 1))
+    scores_SN[3] = 1e6
+    bounds = statistics.stratified_bootstrap(scores_SN, rng(), statistic="iqm", resamples=500)
+    assert 0 < bounds.low < bounds.value < bounds.high < 1
+
+
 def test_resampling_stays_within_tasks() -> None:
     scores_SN = np.repeat([[0.0, 10.0, 200.0]], 4, axis=0)  # tasks differ, runs do not
     for statistic in ("mean", "iqm"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -76,3 +77,10 @@ def test_a_figure_is_drawn_at_smaller_scales(name: str, scale: str, workdir: Pat
     drawn = kind(figure.kind).draw(made_scores(figure), figure)
     assert not drawn.table["method"].str.startswith("published:").any()
     assert figure.random_models == (scale == "smoke")
+
+
+def test_a_random_model_of_any_method_is_said(workdir: Path) -> None:
+    for name, methods in (("without", ["ppo_lstm"]), ("second", ["ppo_lstm", "helm"])):
+        made = {"kind": "bars", "environments": ["random_maze"], "methods": methods, "seeds": [0]}
+        (workdir / f"config/figures/{name}.yaml").write_text(json.dumps(made))
+        assert spec_of("smoke", name).random_models == (name == "second")

@@ -69,6 +69,20 @@ def test_each_environment_has_its_curves_its_line_and_its_own_ending() -> None:
     assert any("onto 100 points; the final value of a run is the mean of its last 5." in note for note in drawn.notes)
 
 
+@pytest.mark.parametrize("kind", [curve_panels, length_aggregation])
+def test_without_a_given_end_each_environment_has_its_own_and_the_window_is_as_asked(kind: Any) -> None:
+    """Scores that rise by one each step, scored every 50 steps."""
+    stops = {("walk_9", method, seed): 500 for method in ("td3_gpt", "td3_lstm") for seed in SEEDS}
+    scores = curve_scores(stops)
+    scores["value"] = scores["step"].astype(float)
+    for window, behind in ((1, 0), (4, 75)):
+        options = {"ends": {}, "points": None, "window": window}
+        table = kind.draw(scores, curve_spec(kind=kind.__name__.rpartition(".")[2], options=options)).table
+        for env, end in (("walk_5", 1000), ("walk_9", 500)):
+            last = table[(table["panel"] == env) & (table["method"] == "td3_gpt")].iloc[-1]
+            assert (last["x"], last["y"]) == (end, pytest.approx(end - behind))
+
+
 def test_the_interquartile_mean_leaves_out_the_best_and_the_worst_run() -> None:
     scores = curve_scores()
     far = (scores["method"] == "td3_gpt") & (scores["seed"] == 4)

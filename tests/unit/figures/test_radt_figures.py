@@ -201,7 +201,10 @@ def test_default_figures_are_of_every_line_of_research(workdir: Path) -> None:
 def test_a_bar_is_the_mean_of_the_last_episodes() -> None:
     figure = spec("bars", options={"last": 3, "resamples": 100})
     scores = made_scores(figure, steps=(50, 100))
-    table = draw(scores, figure).table
+    drawn = draw(scores, figure)
+    table = drawn.table
+    (intervals,) = drawn.figure.axes[0].collections
+    assert np.allclose([line[:, 0] for line in intervals.get_segments()], table[["low", "high"]])  # type: ignore[attr-defined]
     for place, method in enumerate(figure.methods, start=1):
         row = cell(table, method=method).iloc[0]
         last = cell(scores, method=method, step=100)

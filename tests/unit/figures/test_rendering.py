@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import trim_mean
 
 from recollect.artifacts.scores import scores_frame
 from recollect.artifacts.sealed import read_json, sha256_of, verify, write_table
@@ -157,6 +158,10 @@ def test_the_lines_on_the_canvas_are_the_rows_of_the_table() -> None:
     found = {tuple(np.round(line.get_ydata(), 9)) for line in axes.lines if len(line.get_xdata()) > 2}
     for method in ("radt", "ad"):
         assert tuple(np.round(drawn.table.loc[drawn.table["method"] == method, "y"], 9)) in found
+    for method, band in zip(("radt", "ad"), axes.collections, strict=True):
+        rows = drawn.table[drawn.table["method"] == method]
+        edges = pd.DataFrame(band.get_paths()[0].vertices, columns=["x", "y"]).groupby("x")["y"]
+        assert np.allclose(edges.min(), rows["low"]) and np.allclose(edges.max(), rows["high"])
     optimum = drawn.table[drawn.table["method"] == "line:optimum"]
     assert optimum["y"].tolist() == [60.0, 60.0] and optimum["seeds"].tolist() == [0, 0]
 
@@ -169,6 +174,10 @@ def test_published_values_are_drawn_at_their_own_scale_only() -> None:
     assert any("the paper" in note for note in paper.notes)
     legends = [text.get_text() for legend in paper.figure.legends for text in legend.get_texts()]
     assert "published (read off the paper's figure)" in legends
+    of_demo = {"panel": "dark_room", "method": "radt", "x": [3], "y": [3], "source": "others", "scale": "demo"}
+    both = in_context_spec(scale="paper", references=[*in_context_spec().model_dump()["references"], of_demo])
+    told = manifest_of(both, draw(in_context_scores(), both), [], {})["published"]
+    assert [item["source"] for item in told] == ["the paper"]
 
 
 def test_an_optimum_far_above_the_curves_is_named_instead_of_flattening_them() -> None:
@@ -194,10 +203,21 @@ def test_length_aggregation_has_finals_and_curves_and_names_what_it_drops() -> N
     assert finals.loc[("dqn_lstm", 250.0), "y"] == pytest.approx(0.5)
     assert finals.loc[("dqn_lstm", 50.0), "seeds"] == 3 and finals.loc[("dqn_gpt", 50.0), "seeds"] == 4
     assert any("seed 3 (stopped at 400 of 1,000 steps)" in note for note in drawn.notes)
+    assert any("seed 3 (stopped" in warning for warning in manifest_of(length_spec(), drawn, [], {})["warnings"])
     assert any("stopped early: 1 run" in text.get_text() for text in texts_of(drawn))
     assert finals.loc[("line:optimal without memory", 10.0), "y"] == 0.5
     curve = drawn.table[(drawn.table["panel"] == "tmaze_10") & (drawn.table["method"] == "dqn_gpt")]
     assert len(curve) == 300 and curve["x"].iloc[-1] == 1000
+
+
+def test_bars_beside_points_reach_from_the_lower_bound_to_the_upper() -> None:
+    scores = tmaze_scores()
+    scores.loc[scores["seed"] == 0, "value"] -= 0.5
+    drawn = draw(scores, length_spec())
+    for method, bars in zip(("dqn_gpt", "dqn_lstm"), drawn.figure.axes[0].collections, strict=True):
+        rows = drawn.table[(drawn.table["panel"] == "aggregation") & (drawn.table["method"] == method)]
+        assert (rows["high"] - rows["y"] < 0.8 * (rows["y"] - rows["low"])).any()  # not the same on both sides
+        assert np.allclose([bar[:, 1] for bar in bars.get_segments()], rows[["low", "high"]])  # type: ignore[attr-defined]
 
 
 def test_runs_that_end_a_little_apart_are_all_drawn_to_a_common_end() -> None:
@@ -379,12 +399,39 @@ def test_a_band_of_seeds_is_named_as_such_and_needs_no_warning() -> None:
     printed = " ".join(text.get_text() for text in drawn.figure.texts)
     assert "lowest to highest seed" in printed
     assert "interval" not in printed + " ".join(drawn.notes)
+    scores = in_context_scores()
+    scores.loc[scores["task"] == 0, "value"] += 1000.0
+    row = draw(scores, in_context_spec(options={"band": "seeds", "statistic": "iqm"})).table.iloc[0]
+    first = scores[(scores["method"] == "radt") & (scores["step"] == 1000) & (scores["episode"] == 0)]
+    by_seed = trim_mean(first.pivot(index="seed", columns="task", values="value"), 0.25, axis=1)
+    assert (row["low"], row["high"]) == pytest.approx((by_seed.min(), by_seed.max()))
 
 
 def test_a_method_looks_the_same_in_every_figure() -> None:
     assert style.styles_of(["ad", "radt", "my_new_one"])["radt"] == style.styles_of(["dt", "radt"])["radt"]
     assert style.styles_of(["dqn_gpt"])["dqn_gpt"] == style.styles_of(["sacd_lstm", "sacd_gpt"])["sacd_gpt"]
     assert style.styles_of(["mine", "ad"])["mine"] == style.styles_of(["ad", "mine"])["mine"]
+
+
+def test_the_legend_shows_each_line_under_its_own_name() -> None:
+    drawn = draw(in_context_scores(), in_context_spec(methods=["ad", "radt"]))
+    named = {}
+    for legend in drawn.figure.legends:
+        for text, key in zip(legend.get_texts(), legend.get_lines(), strict=True):
+            named[text.get_text()] = (key.get_color(), key.get_marker(), key.get_linestyle())
+    for line in marks_of(drawn.figure.axes[0]):
+        (method,) = (
+            m for m in ("ad", "radt") if np.allclose(drawn.table.loc[drawn.table["method"] == m, "y"], line.get_ydata())
+        )
+        assert named[LABELS[method]] == (line.get_color(), line.get_marker(), line.get_linestyle())
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [(0, "0"), (750, "750"), (62_500, "62.5k"), (999_936, "1M"), (1_250_000, "1.25M"), (999_999_000, "1G")],
+)
+def test_steps_are_said_with_three_digits(steps: float, said: str) -> None:
+    assert style.short_steps(steps) == said
 
 
 def test_methods_of_one_figure_all_look_different() -> None:
@@ -417,8 +464,8 @@ def test_render_writes_four_sealed_files_that_agree(tmp_path: Path) -> None:
     for suffix in (".pdf", ".png", ".csv", ".json"):
         verify(tmp_path / "out" / f"figure{suffix}")
     assert (tmp_path / "out" / "figure.pdf").read_bytes().startswith(b"%PDF")
-    table = pd.read_csv(tmp_path / "out" / "figure.csv")
-    pd.testing.assert_frame_equal(table, drawn.table, check_dtype=False)
+    table = pd.read_csv(tmp_path / "out" / "figure.csv", float_precision="round_trip")
+    pd.testing.assert_frame_equal(table, drawn.table, check_dtype=False, check_exact=True)
     manifest = read_json(tmp_path / "out" / "figure.json")
     assert manifest["inputs"] == [{"path": file.as_posix(), "sha256": sha256_of(file)} for file in files]
     assert manifest["outputs"]["pdf"] == sha256_of(tmp_path / "out" / "figure.pdf")
@@ -487,6 +534,8 @@ def test_scores_that_cannot_be_compared_are_refused() -> None:
     scores = in_context_scores()
     other = scores[~((scores["method"] == "ad") & (scores["task"] == 4))]
     assert "radt was evaluated on 5 tasks and ad on 4" in error_of(other, in_context_spec())
+    scores.loc[(scores["method"] == "ad") & (scores["task"] == 4), "task"] = 9
+    assert "5 tasks and ad on 5 (not the same ones)" in error_of(scores, in_context_spec())
 
 
 @pytest.mark.parametrize("kind", ["in_context_curve", "bars", "score_rows", "result_table"])

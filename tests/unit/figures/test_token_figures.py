@@ -11,7 +11,7 @@ from made_traces import WORDS, made_image_trace, made_trace, write_trace
 
 from recollect.figures import registry
 from recollect.figures.input_distances import distances
-from recollect.figures.spec import FigureSpec, figure_spec
+from recollect.figures.spec import RANDOM_MODEL, FigureSpec, figure_spec
 from recollect.figures.writing import render
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import figure_reads
@@ -121,6 +121,9 @@ def test_the_configured_figures_are_drawn_from_traces_of_one_seed(name: str, sca
     drawn = render(figure, files, workdir / "out" / name)
     assert set(drawn.table["method"]) == set(figure.methods)
     assert {panel.split(",")[0] for panel in drawn.table["panel"]} == set(figure.environments)
+    assert (
+        (RANDOM_MODEL in [text.get_text() for text in drawn.figure.texts]) == figure.random_models == (scale == "smoke")
+    )
     again = render(figure, files, workdir / "again" / name)
     assert (workdir / "out" / f"{name}.pdf").read_bytes() == (workdir / "again" / f"{name}.pdf").read_bytes()
     assert again.table.equals(drawn.table)

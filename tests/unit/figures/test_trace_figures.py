@@ -239,6 +239,9 @@ def test_what_is_missing_is_named() -> None:
     assert "task 4 is not in the traces, which hold 0, 6, 13" in error_of(traces(), spec(options={"tasks": [4]}))
     other = [*traces(seeds=(0,)), *traces(seeds=(1,), tasks=(0, 6))]
     assert "radt on dark_room, seed 1 has tasks [0, 6]" in error_of(other, spec())
+    first, second = traces()
+    second = replace(second, about={**second.about, "split": "train"})
+    assert "seed 1 has tasks [0, 6, 13] of split 'train' traced" in error_of([first, second], spec())
     assert "draws one environment, not 2" in error_of(traces(), spec(environments=["dark_room", "other"]))
 
 

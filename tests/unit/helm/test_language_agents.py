@@ -283,6 +283,20 @@ def test_the_history_is_that_of_the_episode_alone(method: str, inputs: Inputs) -
     assert (again[0] - again[1]).abs().max() > 1e-3
 
 
+def test_what_an_agent_has_read_comes_back_with_its_state(inputs: Inputs) -> None:
+    agents = [trainer_of("helm", inputs).agent for _ in range(3)]
+    agent, again = agents[:2]
+    for one in agents:
+        one.start(5)
+    agent.see(images_of())
+    again.load_state({name: torch.as_tensor(value).clone() for name, value in agent.state_arrays().items()})
+    for one in agents:
+        one.see(images_of()[::-1].copy())
+    expected, found, other = (one.act()[0] for one in agents)
+    np.testing.assert_array_equal(found, expected)
+    assert not np.array_equal(other, expected)
+
+
 def test_images_that_only_a_value_is_asked_of_are_not_remembered(inputs: Inputs) -> None:
     """As those behind a time limit."""
     agents: list[Any] = [trainer_of("helm", inputs).agent for _ in range(3)]

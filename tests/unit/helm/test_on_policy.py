@@ -288,6 +288,7 @@ def test_a_seed_has_weights_games_and_draws_of_its_own(monkeypatch: pytest.Monke
     for trainer in trainers:
         moments, done_TE = trainer._play()
         images.append(moments["image"])
+        assert [task.split for task in trainer.world.tasks] == ["train"] * 4
         trainer.rollouts += 1
         for name, weight in trainers[0].agent.network.named_parameters():
             alike = torch.equal(weight, trainer.agent.network.get_parameter(name))
@@ -318,18 +319,19 @@ def test_a_pass_is_the_last_where_all_minibatches_so_far_differ_by_one_and_a_hal
 
 
 def test_a_step_is_adamw_on_the_clipped_gradient_of_the_loss() -> None:
-    chosen: dict[str, Any] = {"weight_decay": 0.1, "gradient_norm": 0.05, "value_coefficient": 0.7}
+    chosen: dict[str, Any] = {"weight_decay": 3, "gradient_norm": 0.05, "value_coefficient": 0.7, "clip_value": 0.3}
     trainer = trainer_of(epochs=1, batches=1, learning_rate=0.01, entropy=0.02, adam_epsilon=1e-3, **chosen)
     other = trainer_of(epochs=1, batches=1)
     moments, done_TE = trainer._play()
+    moments["value"] = moments["value"] + torch.linspace(-1, 1, 32)  # of most of which the critic has moved too far
     log, value = other.agent.network(moments["image"])
     raw = moments["advantage"]
     batch = {**moments, "advantage": (raw - raw.mean()) / (raw.std() + 1e-8)}
-    loss_of(log, value, batch, clip=0.2, entropy=0.02, value_coefficient=0.7)[0].backward()
+    loss_of(log, value, batch, clip=0.2, entropy=0.02, value_coefficient=0.7, clip_value=0.3)[0].backward()
     parameters = list(other.agent.network.parameters())
     norm = torch.nn.utils.clip_grad_norm_(parameters, 0.05)
     assert norm > 0.1
-    torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1, eps=1e-3).step()
+    torch.optim.AdamW(parameters, lr=0.01, weight_decay=3, eps=1e-3).step()
     trainer.rollouts += 1
     trainer._learn(moments, done_TE)
     for ours, theirs in zip(trainer.agent.network.parameters(), parameters, strict=True):
@@ -390,7 +392,8 @@ def test_minibatches_that_are_filled_up_are_those_without_filling(actors: int) -
                 np.testing.assert_allclose(found[there], one, atol=1e-6)
             shapes.add(tuple(minibatch.moment.shape))
     assert shapes <= {(length, trainer.hp.sequences) for length in (2, 3, 6, 11)}
-    assert any(int(minibatch.there.any(0).sum()) < trainer.hp.sequences for minibatch in filled)
+    pieces = 5 * actors
+    assert [int(minibatch.there.any(0).sum()) for minibatch in filled] == [3] * (pieces // 3) + [pieces % 3]
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])

@@ -215,6 +215,8 @@ def change_config(folder: Path, **changes) -> None:
     [
         ({"untie_r": False}, "untie_r"),
         ({"pre_lnorm": True}, "pre_lnorm"),
+        ({"same_length": False}, "same_length"),
+        ({"attn_type": 1}, "attn_type"),
         ({"d_embed": 8}, "another width"),
         ({"n_layer": 3}, "layers.2"),
         ({"d_inner": 20}, "mlp_in"),

@@ -98,9 +98,10 @@ def test_weights_are_a_function_of_the_seed_and_the_global_generator_is_left_alo
     assert 0.99 * 7**-0.5 < made[0].lstm.weight_hh_l0.abs().max() <= 7**-0.5
 
 
-def test_images_too_small_for_two_convolutions_are_refused() -> None:
+@pytest.mark.parametrize("shape", [(3, 30, 12), (3, 12, 30)])
+def test_images_too_small_for_two_convolutions_on_one_side_are_refused(shape: tuple[int, int, int]) -> None:
     with pytest.raises(UserError, match="too small"):
-        SmallImpala((3, 5, 4), 8, channel_scale=1)
+        SmallImpala(shape, 8, channel_scale=1)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,13 @@ def test_a_vocabulary_of_bytes_is_read_as_text(tmp_path):
     assert usable(["key", "ball "], strings, "stripped") == ([0, 1], [0, 3])
 
 
+def test_a_line_of_a_vocabulary_is_a_word_whatever_else_could_end_a_line(tmp_path):
+    """Else all words behind it would have another's id."""
+    words = ("key", "a\u2028b", "\x85", "c\x0bd", "ball")
+    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8", newline="\n")
+    assert words_of(LanguageModelSettings(source="package", kind="encoder"), tmp_path) == words
+
+
 def test_a_words_vector_has_length_one_along_the_plain_mean_over_templates():
     texts = {"a key": [3.0, 0.0], "no key": [0.0, 1.0], "a box": [0.0, 2.0], "no box": [0.0, 2.0]}
     found = embedded(["key", "box"], ["a {}", "no {}"], lambda strings: torch.tensor([texts[s] for s in strings]))

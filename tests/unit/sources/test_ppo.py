@@ -13,7 +13,7 @@ from recollect.environments import dark_room, registry
 from recollect.settings.errors import UserError
 from recollect.sources import ppo, recording
 from recollect.sources.cpu.actor_critics import ActorCritics, orthogonal
-from recollect.sources.cpu.output_gradients import output_gradients
+from recollect.sources.cpu.output_gradients import log_softmax, output_gradients
 from recollect.sources.cpu.plain import loss_of, perceptron
 
 
@@ -228,6 +228,38 @@ def test_advantages_are_the_sum_of_discounted_errors_within_an_episode():
                 if done[k, e]:
                     break
             assert found[t, e] == pytest.approx(total, abs=1e-5)
+
+
+@pytest.mark.parametrize("chosen", [SMALL, ON_TABLE])
+def test_what_is_learned_from_is_what_was_played(chosen, monkeypatch):
+    """With the weights unchanged each transition's log-probability and value come out again."""
+    settings = ppo.Hyperparameters(**{**chosen, "gamma": 0.9, "gae_lambda": 0.8})
+    agents = ppo.EnsemblePPO(make, dark_room.tasks("train")[:3], settings, seed=5)
+    agents.advance()
+    asked, seen = [], []
+    real = ppo.advantages
+    monkeypatch.setattr(ppo, "advantages", lambda *given: asked.append(given) or real(*given))
+
+    def compare(out_NAR, row_EB, action_EB, old_log_EB, advantage_EB, return_EB):
+        out_NAB = out_NAR
+        if row_EB is not None:
+            row_N1B = row_EB.repeat_interleave(2, 0)[:, None]
+            out_NAB = out_NAR.take_along_dim(row_N1B, 2)
+        log_EB = log_softmax(out_NAB[0::2]).gather(1, action_EB[:, None])[:, 0]
+        seen.extend([(log_EB, old_log_EB), (out_NAB[1::2, 0] + advantage_EB, return_EB)])
+        return torch.zeros_like(out_NAR)
+
+    agents._output_gradients = compare
+    agents._update = lambda: None
+    agents._learn(slice(200, 400), *agents._play(200))
+    assert agents.learn_on_table == (chosen is ON_TABLE) and agents.recorder.done[200:400].any()
+    assert len(seen) == 2 * 3 * (200 // settings.minibatch)
+    for found, played in seen:
+        torch.testing.assert_close(found, played, atol=1e-5, rtol=1e-5)
+    reward_TE, done_TE, _, gamma, gae_lambda = asked[0]
+    np.testing.assert_array_equal(reward_TE, agents.recorder.reward[200:400])
+    np.testing.assert_array_equal(done_TE, agents.recorder.done[200:400])
+    assert (gamma, gae_lambda) == (0.9, 0.8)
 
 
 def test_every_rollout_and_task_has_draws_of_its_own():

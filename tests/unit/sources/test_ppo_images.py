@@ -16,6 +16,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from odd_clock import ends_the_same
 from pydantic import ValidationError
+from torch import Tensor
 
 from recollect.artifacts.run import Run
 from recollect.common.histories import Histories
@@ -272,6 +273,26 @@ def test_the_loss_is_that_of_ppo() -> None:
     surrogate = torch.minimum(ratio * scaled, ratio.clamp(0.8, 1.2) * scaled).mean()
     expected = 0.7 * (value - target).square().mean() - surrogate - 0.03 * chosen_log.entropy().mean()
     torch.testing.assert_close(agent._loss(images, action, old, advantage, target).detach(), expected)
+
+
+def test_each_pass_takes_what_was_played_once_in_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the weights unchanged each moment's log-probability and value come out again."""
+    agent = agent_of(Columns(), rollout=15, minibatch=20, epochs=3)
+    taken: list[Tensor] = []
+
+    def loss(images: Tensor, action_B: Tensor, old_B: Tensor, advantage_B: Tensor, return_B: Tensor) -> Tensor:
+        with torch.no_grad():
+            log_BA, value_B = agent.network(images)
+        torch.testing.assert_close(log_BA.gather(1, action_B[:, None])[:, 0], old_B, atol=1e-5, rtol=0)
+        torch.testing.assert_close(value_B + advantage_B, return_B, atol=1e-5, rtol=0)
+        taken.append(advantage_B)
+        return 0 * agent.network.critic.bias.sum()  # moves nothing
+
+    monkeypatch.setattr(agent, "_loss", loss)
+    agent.advance()
+    passes = torch.cat(taken).view(3, 60)
+    assert len(passes.unique(dim=0)) == 3
+    assert all(torch.equal(one.sort().values, passes[0].sort().values) for one in passes)
 
 
 def test_weights_depend_on_the_seed_and_the_task_alone() -> None:

@@ -191,13 +191,13 @@ def test_only_episodes_that_were_cut_short_are_bootstrapped_from_their_last_obse
         np.testing.assert_allclose(values_TE[:, e], np.tile(worth[:length], 5)[:21], atol=1e-6)
         if e == 0:
             np.testing.assert_allclose(agents._cut_worth_TE[[5, 11, 17], 0], worth[6], atol=1e-6)
-    rewards: list[np.ndarray] = []
+    asked = []
     real = recurrent_ppo.advantages
-    monkeypatch.setattr(
-        recurrent_ppo, "advantages", lambda reward_TE, *rest: rewards.append(reward_TE) or real(reward_TE, *rest)
-    )
+    monkeypatch.setattr(recurrent_ppo, "advantages", lambda *given: asked.append(given) or real(*given))
     agents._learn(slice(0, 20), values_TE, logs_TE)
-    np.testing.assert_allclose(rewards[0], 1 + 0.99 * agents._cut_worth_TE, atol=1e-6)
+    reward_TE, _, _, gamma, gae_lambda = asked[0]
+    np.testing.assert_allclose(reward_TE, 1 + 0.99 * agents._cut_worth_TE, atol=1e-6)
+    assert (gamma, gae_lambda) == (0.99, 0.95)
     assert (agents.recorder.reward[:20] == 1).all()  # what is written down is what the world paid
 
 

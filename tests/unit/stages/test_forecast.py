@@ -499,6 +499,8 @@ def test_no_devices_are_refused(workdir: Path) -> None:
     # 511, 1; 1021, 4; 2045, 4), of the Hopfield 1.10 and CLIP 33.7 for images that are new; keys and values of 16 games.
     [
         ("mini_grid_RedBlueDoors-6x6", "helm", 4_734_152, 0.510 + 0.05 * 1.10, 1.205e9),
+        # Its `memory_length` is 15, and as released it remembers 511.
+        ("mini_grid_MemoryS11", "helm", 4_734_152, 0.510 + 0.05 * 1.10, 1.205e9),
         ("mini_grid_KeyCorridorS3R1", "shelm", 4_734_152, 2.27 + 0.05 * 33.7, 1024 / 511 * 1.205e9),
         ("mini_world_PickupObjects", "shelm", 7_748_292, 2.72 + 0.6 * 33.7, None),
         ("mini_grid_RedBlueDoors-6x6", "ppo_cnn", 4_078_792, 0.0, 0.0),
@@ -522,7 +524,11 @@ def test_minibatches_of_lstm_ppo_are_counted_by_the_pieces_of_its_episodes(workd
     done_TE = np.random.default_rng(0).random((hp.rollout, hp.actors)) < 1 / mean
     first_S, _ = pieces(done_TE)
     assert of_helm.minibatches(settings) == pytest.approx(len(first_S) / hp.sequences, rel=0.15)
-    assert of_helm.minibatches(settings_of("paper", env, "ppo_cnn")) == hp.batches
+    without_memory = settings_of("paper", env, "ppo_cnn")
+    assert of_helm.minibatches(without_memory) == hp.batches
+    hp = without_memory.method.hyperparameters
+    rollouts = hp.steps / (hp.actors * hp.rollout)  # and a minibatch is three passes
+    assert of_helm.trained(without_memory).passes == rollouts * (hp.rollout + hp.epochs * hp.batches * 3)
 
 
 @pytest.mark.parametrize("method", ["helm", "helmv2", "shelm"])

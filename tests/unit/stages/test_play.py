@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageSequence
 
 from recollect.artifacts.scores import scores_frame
 from recollect.artifacts.sealed import write_arrays, write_table
@@ -157,8 +157,12 @@ def test_a_video_holds_every_picture(tmp_path: Path, suffix: str) -> None:
     with Image.open(path) as made:
         if suffix == ".gif":
             assert made.n_frames == 20 and made.size == (400, 32 + LINE)  # type: ignore[attr-defined]
+            shades = [frame.convert("RGB").getpixel((0, 0))[0] for frame in ImageSequence.Iterator(made)]  # type: ignore[index]
+            assert shades == pytest.approx([9 * number for number in range(20)], abs=4)
         else:
             assert made.size == (8 * 400, 32 + LINE)
+            shades = np.array(made)[0, ::400, 0].tolist()
+            assert shades == sorted(set(shades)) and (shades[0], shades[-1]) == (0, 9 * 19)  # the first and the last
 
 
 def test_a_video_that_fails_leaves_what_was_there(tmp_path: Path) -> None:

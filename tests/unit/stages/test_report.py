@@ -170,6 +170,14 @@ def test_what_intervals_do_not_cover_is_said_once_before_the_figures(workdir: Pa
     assert not any("too narrow" in card for card in cards)
 
 
+def test_what_else_a_figure_warns_of_is_said_once_below_it(few: str) -> None:
+    warning = "Stale when drawn: the runs are of other code."
+    made_results.copy_of(few, "again", warnings=[warning], caption=f"What it shows. {warning} The end.")
+    about_runs("again", ROOM, "ad")
+    html = page("again")
+    assert html.count(warning) == 1 and f'<p>What it shows. The end.</p><p class="warning">{warning}</p>' in html
+
+
 def test_a_final_score_in_context_is_the_mean_of_the_last_five_episodes(workdir: Path) -> None:
     told = {"step": 200, "split": "eval", "metric": "return", "task": np.arange(2)[:, None], "episode": np.arange(8)}
     table = scores_frame(**told, value=np.arange(16.0).reshape(2, 8)).assign(env=ROOM, method="ad", seed=0)

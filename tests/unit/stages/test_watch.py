@@ -19,7 +19,7 @@ from recollect.artifacts.lock import run_lock, worker
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import write_table
 from recollect.artifacts.trackers import Tracked
-from recollect.figures.live_curves import WatchedRun, page, terminal
+from recollect.figures.live_curves import COLOURS, WatchedRun, page, terminal
 from recollect.settings.errors import UserError
 from recollect.stages import paths
 from recollect.stages.watch import found, state_of, watch
@@ -66,6 +66,8 @@ def test_a_run_is_shown_before_while_and_after_it_learns(workdir: Path) -> None:
     assert state(0).state == "stopped, step 40; the same command goes on"
     ended(0)
     assert state(0).state == "trained, not scored, step 40" and state(0).ended
+    paths.scores("smoke", ENV, "dqn_ff", 0).touch()
+    assert state(0).state == "trained and scored, step 40"
     assert state(0).points == learning.points and learning.curve("evaluation_return")[0] == [10, 20, 30, 40]
 
 
@@ -208,7 +210,19 @@ def test_a_page_loads_nothing_and_itself_again_as_long_as_a_run_goes_on(workdir:
         assert "evaluation_return" in text and "seed 1" in text
     assert page([state(1)], (), every=5) == page([state(1)], (), every=5)
     odd = WatchedRun("<script>", "a & b", {1: {"<loss": float("nan"), "loss": 1.0}}, ended=True)
+    assert odd.curve("<loss") == ([], []) and odd.curve("loss") == ([1], [1.0])
     assert "<script>" not in page([odd], ["<loss"], every=1) and "a &amp; b" in page([odd], (), every=1)
+
+
+def test_a_curve_has_the_colour_of_its_run() -> None:
+    runs = [
+        WatchedRun("first", "has not begun", {}, ended=False),
+        WatchedRun("second", "", {1: {"loss": 1.0}}, ended=False),
+    ]
+    table, drawn = page(runs, (), every=5).split("<svg")
+    (_, first), (_, second) = COLOURS[:2]
+    assert f'{first}">●</td><td>first' in table and f'{second}">●</td><td>second' in table
+    assert second in drawn and first not in drawn
 
 
 def test_the_command_ends_by_itself_where_there_is_no_terminal(
