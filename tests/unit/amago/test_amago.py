@@ -56,7 +56,7 @@ def test_the_loss_is_a_plain_loop_over_the_formula(changes: dict[str, Any]) -> N
     frozen = copy.deepcopy(network).train()
     with torch.no_grad():
         s_BLE = frozen.states(window_of(frozen, batch, hp))
-    loss, _ = computed(network.train(), target, batch, hp, DISCRETE)
+    loss, metrics = computed(network.train(), target, batch, hp, DISCRETE)
 
     def q(critics: Any, s: Tensor) -> Tensor:
         return critics(s[None, None])[:, 0, 0].detach()  # [C, G, A]
@@ -124,6 +124,8 @@ def test_the_loss_is_a_plain_loop_over_the_formula(changes: dict[str, Any]) -> N
                     critic_count += 1
     expected = actor / actor_count + 7.0 * critic / critic_count
     assert len(real) < 15  # the masks take part
+    assert float(metrics["actor_loss"]) == pytest.approx(actor / actor_count, rel=1e-4, abs=1e-6)
+    assert float(metrics["critic_loss"]) == pytest.approx(critic / critic_count, rel=1e-4)
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-4)
 
 
@@ -229,29 +231,6 @@ def test_padding_and_a_longer_companion_change_nothing(kind: str, module: Any) -
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
-def test_without_the_fix_padding_is_cloned() -> None:
-    """The seed code counts the last real step of a short window, whose action is padding."""
-    losses = []
-    for mask in ("fixed", "upstream"):
-        hp = small(actor_mask=mask, online_coefficient=0.0, critic_weight=0.0, filter_threshold=-1e3)
-        network, target = lively(hp, DISCRETE)
-        losses.append(float(computed(network.train(), target, random_batch(), hp, DISCRETE)[0].detach()))
-    assert abs(losses[0] - losses[1]) > 1e-4
-
-
-def test_a_one_hot_action_picks_its_column_and_a_policy_the_mean() -> None:
-    hp = small()
-    network, _ = lively(hp, DISCRETE)
-    policy = distribution_of(hp, DISCRETE)
-    s, raw = torch.randn(1, 2, 8), torch.randn(1, 2, 3, 4)
-    q = network.critics(s)
-    for a in range(4):
-        picked = (q * torch.eye(4)[a]).sum(-1)
-        torch.testing.assert_close(picked, q[..., a])
-    value = amago.q_of_policy(network.critics, s, raw, policy, Fixed(torch.zeros(1)))  # type: ignore[arg-type]
-    torch.testing.assert_close(value, (q * policy.probabilities(raw)).sum(-1))
-
-
 @pytest.mark.parametrize("kind", ["discrete", "continuous"])
 def test_values_are_means_over_as_many_draws_as_asked_and_exact_where_actions_are_discrete(kind: str) -> None:
     hp, shape = small(), SHAPES[kind]
@@ -289,6 +268,7 @@ def test_targets_are_the_least_or_the_mean_of_two_critics_drawn_with_replacement
     assert torch.equal(value_of_drawn(q, index, hp), torch.minimum(index[0], index[1]).float())
     cloning = small(critics=4, online_coefficient=0.0)
     assert torch.equal(value_of_drawn(q, index, cloning), (index[0] + index[1]) / 2.0)
+    assert len(Draws.of(small(critics=4, critics_in_target=3), 0, 0, 4, 5, "cpu").index_KBTG) == 3
 
 
 @pytest.mark.parametrize(
@@ -297,10 +277,13 @@ def test_targets_are_the_least_or_the_mean_of_two_critics_drawn_with_replacement
         ("binary", [-1.0, 0.0005, 0.002], [0.0, 0.0, 1.0]),
         ("exp", [0.0, 0.5, 9.0], [1.0, math.exp(0.5), math.exp(9.0)]),  # released: beta 1, no upper bound
         ("leaky", [0.0, 0.005, 1.0, -0.05, -9.0], [0.01, 1.010125, 1.50525, 0.00875, 1e-7]),  # ramp + binary
+        ("exp, 3", [0.0, 0.5], [1.0, math.exp(1.5)]),
+        ("leaky, 4", [0.0, 1.01, 101.0], [0.01, 1.260125, 11.0]),  # 0.01 at 0 whatever the slope, a bound of 10
     ],
 )
 def test_filters(filter_: str, advantages: list[float], weights: list[float]) -> None:
-    found = cloning_weight(small(filter=filter_), torch.tensor(advantages))
+    name, _, beta = filter_.partition(", ")
+    found = cloning_weight(small(filter=name, filter_beta=float(beta) if beta else None), torch.tensor(advantages))
     torch.testing.assert_close(found, torch.tensor(weights), atol=1e-6, rtol=1e-5)
 
 
@@ -310,7 +293,7 @@ def test_filters(filter_: str, advantages: list[float], weights: list[float]) ->
 @pytest.mark.parametrize("targets_first", [False, True])
 def test_an_update_is_adamw_on_the_clipped_gradient_and_targets_follow_the_heads(targets_first: bool) -> None:
     hp = small(
-        learning_rate=0.01, warmup=4, weight_decay=0.1, gradient_clip=0.05, polyak=0.25, targets_first=targets_first
+        learning_rate=0.01, warmup=4, weight_decay=10.0, gradient_clip=0.05, polyak=0.25, targets_first=targets_first
     )
     agent = Agent(hp, DISCRETE, seed=0, device="cpu")
     other = Agent(hp, DISCRETE, seed=0, device="cpu")
@@ -328,7 +311,7 @@ def test_an_update_is_adamw_on_the_clipped_gradient_and_targets_follow_the_heads
     rate = 0.01 / 4  # the first of four updates of warming up
     for name, p in network.named_parameters():
         g = p.grad * 0.05 / norm
-        expected = before[name] * (1 - rate * 0.1) - rate * g / (g.abs() + 1e-8)
+        expected = before[name] * (1 - rate * 10.0) - rate * g / (g.abs() + 1e-8)
         torch.testing.assert_close(agent.network.get_parameter(name).detach(), expected, atol=2e-5, rtol=1e-3)
     weight = agent.target.critics.first_weight
     source = before["critics.first_weight"] if targets_first else agent.network.critics.first_weight.detach()
@@ -427,6 +410,43 @@ def test_multi_task_critics_read_the_discount_as_asked() -> None:
     default, head, seed = (network.critics.discount_G for network in read)
     assert torch.equal(default, head)
     torch.testing.assert_close(seed, 10.0 * torch.tensor([0.5, 0.9, 0.99]).log())
+
+
+def test_probabilities_of_a_discrete_policy_have_the_bounds_that_are_asked_for() -> None:
+    policy = distribution_of(small(probabilities=(0.1, 0.7)), DISCRETE)
+    found = policy.reparameterised(torch.tensor([100.0, 0.0, 0.0, 0.0]), torch.Generator())
+    torch.testing.assert_close(found, torch.tensor([0.7, 0.1, 0.1, 0.1]))
+
+
+PARTS = ("timestep_encoder", "trajectory_encoder", "actor", "critics")
+
+
+def weights_of(network: Any, part: str) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in network.get_submodule(part).parameters()])
+
+
+@pytest.mark.parametrize("module", [amago, amago_multi_task])
+def test_each_part_of_a_network_begins_elsewhere_with_another_seed(module: Any) -> None:
+    hp = module.Hyperparameters.model_validate(SMALL)
+    one, same, other = (module.make_network(hp, DISCRETE, seed=seed) for seed in (0, 0, 1))
+    for part in PARTS:
+        assert torch.equal(weights_of(one, part), weights_of(same, part)), part
+        assert not torch.equal(weights_of(one, part), weights_of(other, part)), part
+
+
+@pytest.mark.parametrize("kind", ["transformer", "ff"])
+def test_each_part_of_a_network_has_the_activation_that_is_asked_for(kind: str) -> None:
+    read = {"timestep_encoder": window_of, "trajectory_encoder": None, "actor": None, "critics": None}
+    outs: list[dict[str, Tensor]] = []
+    for activation in ("leaky_relu", "relu"):
+        sequence = {**SMALL["sequence"], "kind": kind, "activation": activation}
+        hp = small(inputs={**SMALL["inputs"], "activation": activation}, sequence=sequence)
+        network = amago.make_network(hp, DISCRETE, seed=0).eval()
+        x = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
+        steps = window_of(network, random_batch(), hp).steps
+        outs.append({name: network.get_submodule(name)(steps if made else x).detach() for name, made in read.items()})
+    for name in read:
+        assert not torch.allclose(outs[0][name], outs[1][name]), name
 
 
 # ---- the log

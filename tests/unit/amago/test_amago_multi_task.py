@@ -21,7 +21,7 @@ from tiny_amago import (
 )
 from torch import Tensor
 
-from recollect.amago import amago_multi_task
+from recollect.amago import amago, amago_multi_task
 from recollect.amago.amago import distribution_of
 
 
@@ -94,6 +94,32 @@ def test_the_online_term_of_the_multi_task_agent_trains_the_actor_and_not_the_cr
     found = gradients(network, loss)
     assert found["actor"] > 0
     assert found["critics"] == 0
+
+
+def test_with_regression_the_multi_task_loss_over_numbers_is_that_of_amago() -> None:
+    """The paper's Dep/Dep; the sign of an advantage is the same in units of critics and of returns."""
+    changes = {
+        "online_coefficient": 0.0,
+        "offline_coefficient": 0.3,
+        "filter_threshold": 0.0,
+        "discount_feature": "seed",
+    }
+    batch, found = random_batch("continuous"), []
+    for module, more in ((amago, {}), (amago_multi_task, {"critic_loss": "regression"})):
+        hp = module.Hyperparameters.model_validate({**SMALL, **changes, "target_draws": 2, "value_draws": 3, **more})
+        network, target = lively(hp, SHAPES["continuous"], module)
+        found.append(computed(network, target, batch, hp, SHAPES["continuous"], module)[1])
+    for name in ("actor_loss", "critic_loss", "cloned", "q", "target"):
+        torch.testing.assert_close(found[1][name], found[0][name], rtol=1e-4, atol=1e-5)
+    assert 0 < float(found[0]["cloned"]) < 1
+
+
+def test_bins_and_labels_are_those_that_are_asked_for() -> None:
+    asked = {"bins": 11, "returns": (0.0, 10.0), "bin_space": "linear"}
+    sharp, spread = (amago_multi_task.Hyperparameters(**asked, labels=labels) for labels in ("two_hot", "hl_gauss"))
+    torch.testing.assert_close(sharp.value_bins.label(torch.tensor(4.0)), torch.eye(11)[4])
+    assert int((spread.value_bins.label(torch.tensor(4.0)) > 0.01).sum()) > 2
+    assert amago_multi_task.Hyperparameters(bins=11).value_bins.symlog and not sharp.value_bins.symlog
 
 
 def test_discrete_draws_of_the_online_term_are_straight_through_gumbel_softmax_of_temperature_one_half() -> None:

@@ -15,7 +15,7 @@ from recollect.amago.images import ImageNetwork, random_shift
 from recollect.amago.input_norm import InputNorm
 from recollect.amago.policy_distributions import Beta, Binary, ClippedSoftmax, SquashedNormal, TanhMixture
 from recollect.amago.popart import PopArt
-from recollect.amago.timestep_encoders import InputSettings, StepShape, TimestepEncoder, rl2_vector
+from recollect.amago.timestep_encoders import InputSettings, Steps, StepShape, TimestepEncoder, rl2_vector
 from recollect.amago.value_bins import ValueBins
 from recollect.settings.errors import UserError
 
@@ -85,6 +85,13 @@ def test_popart_learns_the_mean_and_deviation_of_the_targets_per_discount() -> N
     torch.testing.assert_close(popart.mean, torch.tensor([3.0, -70.0]), atol=0.1, rtol=0)
     torch.testing.assert_close(popart.deviation, torch.tensor([2.0, 0.5]), rtol=0.1, atol=0)
     torch.testing.assert_close(popart.normalise(torch.tensor([5.0, -70.0])), torch.tensor([1.0, 0.0]), atol=0.2, rtol=0)
+
+
+def test_the_deviation_of_targets_that_hardly_vary_is_no_less_than_a_ten_thousandth() -> None:
+    popart = PopArt(3)
+    popart.mean.copy_(torch.tensor([0.0, 0.0, 5.0]))
+    popart.square.copy_(torch.tensor([9e-6, 1e-12, 25.0]))
+    torch.testing.assert_close(popart.deviation, torch.tensor([3e-3, 1e-4, 1e-4]))
 
 
 def test_popart_that_is_off_is_the_identity() -> None:
@@ -239,6 +246,24 @@ def test_the_released_mixture_is_a_switch() -> None:
     assert float(theirs._parts(raw)[2].max()) == pytest.approx(math.exp(4.0))
 
 
+@pytest.mark.parametrize("policy", [SquashedNormal(1), TanhMixture(1), Beta(1)])
+def test_actions_of_the_buffer_are_read_as_no_further_out_than_099(policy: Any) -> None:
+    raw = 0.4 * torch.randn(policy.parameters, generator=draws(3))
+    border, inside, beyond = (policy.log_prob(raw, torch.tensor([x])) for x in (0.99, 0.985, 1.0))
+    assert border == beyond != inside
+
+
+def test_a_beta_policy_has_one_mode_and_is_uniform_at_its_widest() -> None:
+    at = torch.tensor([[-0.9], [0.0], [0.9]])
+    torch.testing.assert_close(
+        Beta(1).log_prob(torch.full((3, 2), -50.0), at), torch.full((3,), math.log(0.5)), atol=1e-3, rtol=0
+    )
+
+
+def test_a_mixture_has_five_modes() -> None:
+    assert TanhMixture(2).parameters == 5 * (1 + 2 * 2)
+
+
 def test_standard_deviations_stay_in_their_bounds() -> None:
     policy = SquashedNormal(1)
     widest, narrowest = (policy.drawn(torch.tensor([0.0, x]), torch.tensor([0.8413447])) for x in (1e3, -1e3))
@@ -278,6 +303,13 @@ def test_the_mean_of_an_hl_gauss_label_is_within_one_bin() -> None:
     assert int((label[25] > 0.01).sum()) > 2  # it is spread over more than the two neighbours
 
 
+def test_an_hl_gauss_label_is_a_gaussian_of_three_quarters_of_a_bin() -> None:
+    label = ValueBins(0.0, 20.0, 21, space="linear", labels="hl_gauss").label(torch.tensor(10.0))
+    within = [math.erf(edge / (0.75 * math.sqrt(2))) for edge in (0.5, 1.5)]
+    assert float(label[10]) == pytest.approx(within[0], rel=1e-4)
+    assert float(label[9] + label[11]) == pytest.approx(within[1] - within[0], rel=1e-4)
+
+
 # ---- time steps, goals, images
 
 
@@ -299,14 +331,17 @@ def test_the_rl2_vector_of_both_layouts() -> None:
         0,
         0,
     ]
+    bits = StepShape(vector=1, kind="binary", actions=2, horizon=10)
+    previous = torch.tensor([[-1, -1], [1, 0]])
+    for layout, first in (("seed", 3), ("head", 1)):
+        found = rl2_vector(InputSettings.model_validate({"layout": layout}), bits, previous, reward, time, begins)
+        assert found[:, first:].tolist() == [[0, 0], [1, 0]]
 
 
 def test_hiding_the_rl2_vector_hides_it_from_image_encoders_too() -> None:
     shape = StepShape(vector=0, kind="discrete", actions=3, horizon=10, image=(3, 40, 40))
     settings = InputSettings(hidden=(8,), width=8, hide_rl2=True)
     encoder = TimestepEncoder(settings, shape, seed=0).eval()
-    from recollect.amago.timestep_encoders import Steps
-
     image = torch.randint(0, 256, (1, 2, 3, 40, 40), generator=draws(), dtype=torch.uint8)
     outs = []
     for action in (0, 2):
@@ -318,6 +353,22 @@ def test_hiding_the_rl2_vector_hides_it_from_image_encoders_too() -> None:
     assert torch.equal(outs[0], outs[1])
     other = encoder(Steps(None, rl2, torch.zeros(1, 2), 255 - image)).detach()
     assert float((other - outs[0]).abs().max()) > 1e-3
+
+
+def test_features_of_an_image_are_read_as_a_normed_linear_layer_gives_them() -> None:
+    shape = StepShape(vector=2, kind="discrete", actions=3, horizon=10, image=(3, 40, 40))
+    encoder, read = TimestepEncoder(InputSettings(hidden=(8,), width=8), shape, seed=0).eval(), list[torch.Tensor]()
+    encoder.layers[0].register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+    image = torch.randint(0, 256, (1, 2, 3, 40, 40), generator=draws(), dtype=torch.uint8)
+    vector, rl2 = torch.randn(1, 2, 2, generator=draws()), torch.randn(1, 2, 6, generator=draws(1))
+    encoder(Steps(vector, rl2, torch.zeros(1, 2), image))
+    assert encoder.cnn is not None and encoder.input_norm is not None
+    features = encoder.image_linear(encoder.cnn(image))
+    expected = (features - features.mean(-1, keepdim=True)) / (
+        features.var(-1, correction=0, keepdim=True) + 1e-5
+    ).sqrt()
+    numbers = encoder.input_norm.normalised(torch.cat([vector, rl2], -1))
+    torch.testing.assert_close(read[0], torch.cat([numbers, expected], -1), atol=1e-4, rtol=1e-4)
 
 
 def test_token_goals_read_each_sequence_as_if_it_stood_alone() -> None:
@@ -365,6 +416,17 @@ def test_image_networks_take_both_orders_of_axes(kind: Any, width: int) -> None:
     assert out.shape == (2, width)
     assert first.width == width
     torch.testing.assert_close(last(image.permute(0, 2, 3, 1)), out)
+
+
+def test_groups_are_normalised_behind_each_residual_sum_of_impala() -> None:
+    network = ImageNetwork("impala", (3, 16, 16), draws())
+    x, convolve = torch.randn(2, 16, 8, 8, generator=draws(1)), torch.nn.functional.conv2d
+    block: Any = network.layers[2]
+    inner = convolve(torch.nn.functional.leaky_relu(x), block.first.weight, block.first.bias, padding=1)
+    whole = x + convolve(torch.nn.functional.leaky_relu(inner), block.second.weight, block.second.bias, padding=1)
+    groups = whole.unflatten(1, (4, 4)).flatten(2)
+    expected = (groups - groups.mean(-1, keepdim=True)) / (groups.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
+    torch.testing.assert_close(block(x), expected.view_as(x), atol=1e-5, rtol=1e-4)
 
 
 def test_images_that_are_too_small_are_refused() -> None:

@@ -103,6 +103,54 @@ def test_a_run_on_two_devices_that_is_stopped_within_an_epoch_goes_on_to_the_bit
     nothing_is_torn(tmp_path)
 
 
+class Told:
+    """The end of a pipe, which gives these messages and then ends."""
+
+    def __init__(self, *messages: Any) -> None:
+        self.messages = list(messages)
+
+    def recv(self) -> Any:
+        if not self.messages:
+            raise EOFError
+        return self.messages.pop(0)
+
+    def send(self, message: Any) -> None:
+        pass
+
+
+def test_a_follower_learns_from_its_rows_of_the_very_batches_that_the_first_process_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also behind a resume, where rare goals were counted before, and where steps and not trajectories are as likely."""
+    settings = settings_of(GOALS, **{**TWO, **RARE, "buffer_weights": "timestep"})
+    first = Trainer(Agent, settings, "cpu", run_in(tmp_path))
+    for number, whole in enumerate(first.collector.collect(60)):
+        first.store.add([{name: a if name == "goals" else a[: 6 + number] for name, a in whole.items()}])
+    assert len(set(first.store.lengths.tolist())) == 12
+    list(first.drawing.batches(0, 5))  # rare goals are counted
+    arrays = {name: torch.as_tensor(array).numpy() for name, array in first.agent.arrays().items()}
+    told = Told((arrays, first.drawing.rarity(), first.store.folder, []), (5, 4, first.store.listed()))
+    first.drawing.rows = None
+    batches = [batch for batch, _ in first.drawing.batches(5, 4)]
+    seen: list[Any] = []
+
+    class Noting(Agent):
+        def step(self, batch: Any, counter: int, *, further: bool = False) -> Any:
+            seen.append((batch, counter, further))
+
+    monkeypatch.setattr(devices, "connected", lambda *_: nullcontext())
+    monkeypatch.setattr(devices, "use_threads", lambda _: None)
+    monkeypatch.setattr(torch.distributed, "TCPStore", lambda *_, **__: None)
+    monkeypatch.setattr(devices.Share, "check_same", lambda *_: None)
+    with pytest.raises(EOFError):
+        devices.learn(Noting, settings, told, 1, "cpu", 0, 1)  # type: ignore[arg-type]
+    assert [(counter, further) for _, counter, further in seen] == [(5, False), (6, False), (7, False), (8, True)]
+    for batch, (part, _, _) in zip(batches, seen, strict=True):
+        np.testing.assert_array_equal(part.whole_mask_BT, batch.mask_BT)
+        for name in ("observation_BTD", "previous_action_BT", "reward_BT", "done_BT", "time_BT", "mask_BT"):
+            np.testing.assert_array_equal(getattr(part, name), getattr(batch, name)[2:])
+
+
 class KillingRun(Run):
     """Kills the process of the second device within the updates of its fourth epoch, just behind a checkpoint."""
 

@@ -18,6 +18,13 @@ def test_bilevel_exploration_at_its_corners(k: int, t: int, expected: float) -> 
     assert float(level(BILEVEL, k, np.array([t]), 50)[0]) == pytest.approx(expected)
 
 
+def test_plain_exploration_falls_over_training_only_and_none_is_none() -> None:
+    plain, none = (BILEVEL.model_copy(update={"kind": kind}) for kind in ("plain", "none"))
+    for k, expected in ((0, 1.0), (500, 0.525), (1000, 0.05), (9999, 0.05)):
+        assert level(plain, k, np.array([0, 25, 50]), 50) == pytest.approx([expected] * 3)
+        assert not level(none, k, np.array([0, 25, 50]), 50).any()
+
+
 def test_the_released_end_point_is_a_switch() -> None:
     defect = BILEVEL.model_copy(update={"end_defect": True})
     assert float(level(defect, 0, np.array([50]), 50)[0]) == pytest.approx(0.05)

@@ -77,6 +77,17 @@ def test_on_a_cpu_every_precision_is_float32(precision: str) -> None:
         assert torch.get_float32_matmul_precision() == "highest"
 
 
+@pytest.mark.parametrize(
+    ("precision", "whole", "attention"),
+    [("float32", "float32", "float32"), ("attention", "float32", "auto"), ("bfloat16", "auto", "auto")],
+)
+def test_bfloat16_is_of_nothing_of_attention_or_of_the_whole_trajectory_encoder(
+    precision: str, whole: str, attention: str
+) -> None:
+    network, _ = lively(small(precision=precision), DISCRETE)
+    assert (network.precision, network.trajectory_encoder.attention_precision) == (whole, attention)
+
+
 def in_ten_bits() -> tuple[str, bool]:
     return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
 

@@ -160,6 +160,56 @@ def test_how_chances_follow_from_rarity_is_drawn_for_each_pick() -> None:
     np.testing.assert_allclose(found, expected, atol=0.02)
 
 
+def several(goals: list[int], cells: list[int]) -> dict[str, np.ndarray]:
+    """As `played`; at every second step cell 100 + c is achieved besides cell c, and at the others nothing else."""
+    found = played(goals, cells)
+    more = np.full_like(found["achieved"], NAN)
+    more[1::2, 0, 0], more[1::2, 0, 1] = 100 + found["observation"][1::2, 0], 2 * (100 + found["observation"][1::2, 0])
+    return {**found, "achieved": np.concatenate([found["achieved"], more], 1)}
+
+
+@pytest.mark.parametrize("importance", [False, True])
+def test_any_goal_of_any_step_may_be_asked_for_whatever_else_the_step_achieved(importance: bool) -> None:
+    original, seen = several([50], [0, 1, 2, 3, 4]), set()
+    for seed in range(100):
+        seen |= set(asked(Relabeler("all", PART, importance=importance)(original, np.random.default_rng(seed))))
+    assert seen == {1, 101, 2, 3, 103, 4}
+
+
+def test_of_several_goals_of_a_step_the_rare_one_is_asked_for_more_often() -> None:
+    """Cell 101 is achieved once, cell 1 at every second step."""
+    original = several([50], [0, 1, *([2, 1] * 10)])
+    original["achieved"][3:, 1] = NAN
+    original["achieved"][2::2] = NAN
+    original["achieved"][3::2] = NAN  # only the first step is left to choose
+    relabel, draws = Relabeler("all", PART, importance=True), np.random.default_rng(0)
+    assert relabel.rarity is not None
+    common = np.full((30, 1, 2), (1, 2), np.float32)
+    for _ in range(100):
+        relabel.rarity.count(common, draws)
+    rare = np.mean([asked(relabel(original, draws))[0] == 101 for _ in range(300)])
+    assert rare > 0.65
+
+
+def test_priorities_are_the_fourth_power_of_minus_log_10_of_a_goals_share_and_steps_add_theirs_up() -> None:
+    rarity, taken = Rarity(), list[np.ndarray]()
+    keys = [np.array(goal, np.float32).tobytes() for goal in ((1, 2), (3, 6), (5, 10))]
+    rarity.counts = tuple(dict(zip(keys, (9.89, 0.1, 0.01), strict=True)) for _ in range(2))  # type: ignore[assignment]
+    goals = np.array([(1, 2), (3, 6), (5, 10), (7, 14), (NAN, NAN), (5, 10)], np.float32)
+    expected = np.array([1e-3, 2.0**4, 3.0**4, 4.0**4, 0.0, 3.0**4])  # one that was never counted as 0.001 of 10
+    np.testing.assert_allclose(rarity.priority(goals), expected, rtol=1e-6)
+
+    def choose(priority_N: np.ndarray, draws: np.random.Generator) -> int:
+        taken.append(priority_N)
+        return int(np.argmax(priority_N))
+
+    rarity.choose = choose  # type: ignore[method-assign]
+    rows = rarity.choose_rows(goals.reshape(3, 2, 2), np.array([0, 1, 2]), 2, np.random.default_rng(0))
+    assert rows.tolist() == [1, 2]
+    np.testing.assert_allclose(taken[0], expected.reshape(3, 2).sum(1), rtol=1e-6)
+    np.testing.assert_allclose(taken[1], expected.reshape(3, 2).sum(1)[[0, 2]], rtol=1e-6)
+
+
 def test_rare_goals_are_preferred_and_their_counts_survive_a_restart() -> None:
     """Cell 7 is seen once in 40 steps, the others all the time."""
     original = played([50], [0, *([1, 2, 3] * 6), 7, *([1, 2, 3] * 7)])

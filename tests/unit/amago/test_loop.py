@@ -181,6 +181,29 @@ def test_returns_are_of_one_rollout_each() -> None:
     assert len(returns) == 3 * 4 and max(returns) > 0
 
 
+def test_further_metrics_of_a_rollout_are_those_of_the_actor_whose_rollout_ended() -> None:
+    collector, _ = collector_of(settings_of(("gymnasium", {"id": "CartPole-v1", "horizon": 30})))
+    collector.further, step, paid_B = ("paid",), collector.world.step, np.zeros(4)
+
+    def stepping(action_B: np.ndarray) -> Any:
+        found = step(action_B)
+        paid_B[:] += found[1]
+        collector.world.latest_BM = paid_B[:, None].copy()
+        paid_B[found[2] | found[3]] = 0.0
+        return found
+
+    collector.world.step = stepping
+    collector.collect(80)
+    assert len({row[0] for row in collector.ended}) > 4  # actors end at different steps
+    assert all(row[2] == row[0] for row in collector.ended)
+
+
+def test_a_result_that_some_rollouts_lack_has_no_mean() -> None:
+    collector, _ = collector_of(settings_of(ROOM))
+    assert collector.means([[1.0, np.nan], [3.0, 1.0]]) == {"training_return": 2.0}
+    assert collector.means([[1.0, 0.0], [3.0, 1.0]]) == {"training_return": 2.0, "training_success": 0.5}
+
+
 def test_collected_goals_can_be_relabelled(tmp_path: Path) -> None:
     settings = settings_of(GOALS, relabelling="all", steps_per_epoch=45)
     trainer = Trainer(Agent, settings, "cpu", run_in(tmp_path))
@@ -283,7 +306,15 @@ def test_policies_are_kept_every_so_many_epochs_whatever_the_checkpoints(tmp_pat
         after[trainer.at.epoch] = trainer.agent.network.policy_arrays()
 
     trainer.epoch = epoch  # type: ignore[method-assign]
+    asked, due = set[int](), trainer.run.due
+
+    def asking(step: int, every: int) -> bool:
+        asked.add(every)
+        return due(step, every)
+
+    trainer.run.due = asking  # type: ignore[method-assign]
     policy = trainer.train()
+    assert asked == {0, 3 * 3}  # within epochs by time alone; of three epochs of three updates
     found = {path.stem: read_arrays(path, kind="policy") for path in folder.glob("*.safetensors")}
     assert found.keys() == {"best", "latest", "epoch_000002", "epoch_000004"}  # the final epoch too
     assert same(found["epoch_000002"], after[2])
@@ -465,6 +496,22 @@ def test_slow_inference_reads_the_last_steps_as_a_window_of_training_does(kind: 
             else:
                 slid += not np.allclose(outputs[0][t, b], outputs[1][t, b], atol=1e-5)
     assert (slid > 0) == (kind != "ff")
+
+
+def test_acting_remembers_no_more_steps_than_the_context() -> None:
+    """With one layer, as keys of deeper ones hold what they read of forgotten steps."""
+    settings = settings_of(ROOM, context=6, sequence={"width": 16, "layers": 1, "heads": 2})
+    agent = Agent(settings.method.hyperparameters, world_shape(settings.environment), seed=0, device="cpu")
+    policy, outs = agent.policy(), []
+    for first in (0.1, 0.9):
+        policy.start(np.zeros(1, np.uint64))
+        found = []
+        for t in range(7):
+            seen = np.full((1, 4), first if t == 0 else 0.5, np.float32)
+            found.append(policy.outputs(seen, np.zeros(1, np.float32), np.zeros(1, bool)))
+            policy.took(np.array([1]))
+        outs.append(found)
+    assert not torch.equal(outs[0][5], outs[1][5]) and torch.equal(outs[0][6], outs[1][6])
 
 
 def test_episodes_in_a_row_keep_the_memory_and_a_reset_loses_it() -> None:

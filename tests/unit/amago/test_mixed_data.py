@@ -109,10 +109,14 @@ def test_each_window_is_of_others_with_their_share_and_only_of_them_while_there_
     assert len({int(each.sum()) for each in theirs}) > 3  # drawn, not counted out
 
 
-def test_weights_of_the_buffer_are_those_of_other_trajectories_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["file", "buffer"])
+def test_weights_of_the_buffer_are_those_of_other_trajectories_too(kind: str, tmp_path: Path) -> None:
     """Of two steps and 18, by steps a tenth of the windows are of the first, by trajectories a half."""
     store(tmp_path / "theirs.npz", windy((2, 18)))
-    mix = {"path": str(tmp_path / "theirs.npz"), "share": 1.0}
+    path = tmp_path / "theirs.npz"
+    if kind == "buffer":
+        path = opened(MixSettings(path=str(path), share=1.0), tmp_path / "buffer", world_of(WIND)).folder
+    mix = {"path": str(path), "share": 1.0}
     shares = []
     for weights in ("timestep", "trajectory"):
         trainer = Trainer(amago.Agent, settings_of(WIND, mix=mix, buffer_weights=weights), "cpu", run_in(tmp_path))

@@ -81,6 +81,38 @@ def test_learned_positions_begin_as_torchs_embeddings_do() -> None:
     assert (float(table.mean()), float(table.std())) == (pytest.approx(0.0, abs=0.1), pytest.approx(1.0, abs=0.1))
 
 
+def test_steps_beyond_the_horizon_share_its_position() -> None:
+    """As where rollouts follow one another and memory is kept."""
+    model, x = encoder(), torch.randn(1, 1, 6, generator=torch.Generator().manual_seed(0))
+    before, last, *beyond = (model(x, torch.tensor([[HORIZON + t]])) for t in (-1, 0, 1, 40))
+    assert all(torch.equal(out, last) for out in beyond) and not torch.equal(before, last)
+
+
+def test_without_its_additions_the_transformer_is_torchs_pre_norm_layer() -> None:
+    model = encoder(normformer=False, sigma_reparam=False, head_scale=False, activation="gelu", layers=1)
+    block, x_BTD = model.blocks[0], torch.randn(2, 7, 6, generator=torch.Generator().manual_seed(0))
+    plain: Any = torch.nn.TransformerEncoderLayer(16, 2, 64, 0.0, "gelu", batch_first=True, norm_first=True).eval()
+    pairs = {
+        "self_attn.in_proj_weight": block.qkv.weight,
+        "self_attn.in_proj_bias": torch.zeros(48),
+        "norm1": block.norm_attention,
+        "norm2": block.norm_ff,
+        "self_attn.out_proj": block.out,
+        "linear1": block.ff_in,
+        "linear2": block.ff_out,
+    }
+    with torch.no_grad():
+        for name, ours in pairs.items():
+            if isinstance(ours, torch.nn.Module):
+                plain.get_submodule(name).load_state_dict(ours.state_dict())
+            else:
+                plain.get_parameter(name).copy_(ours)
+        h = model.input(x_BTD) + model.table_TD[:7]
+        causal = torch.ones(7, 7, dtype=torch.bool).triu(1)
+        torch.testing.assert_close(model(x_BTD), model.norm(plain(h, src_mask=causal)), atol=1e-5, rtol=1e-4)
+    assert sum(p.numel() for p in block.parameters()) == sum(p.numel() for p in plain.parameters()) - 48
+
+
 def test_rotary_positions_turn_pairs_of_numbers_by_time_and_nothing_else() -> None:
     x_TD = torch.randn(5, 6, generator=torch.Generator().manual_seed(4)).double()
     for t, x in zip((0, 1, 7, 300, 9_999), x_TD, strict=True):

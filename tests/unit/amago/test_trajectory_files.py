@@ -333,6 +333,18 @@ def test_windows_of_other_trajectories_are_drawn_apart_from_those_of_its_own(tmp
     assert both > 10 and (ours[:both] == theirs[:both]).mean() < 0.3
 
 
+def test_another_process_draws_the_same_of_what_is_listed_whatever_else_is_there(tmp_path: Path) -> None:
+    files, other = TrajectoryFiles(tmp_path, 5), TrajectoryFiles(tmp_path, 100)
+    for i in range(3):
+        files.add([trajectory(3 * i + j, 4 + j) for j in range(3)])  # of the second file one is forgotten
+    other.draw_from(files.listed())
+    TrajectoryFiles(tmp_path, 100).add([trajectory(50, 4)])
+    for counter in range(3):
+        one, same = (each.sample(30, 3, seed=0, counter=counter) for each in (files, other))
+        assert numbers(one) == numbers(same) and (one.time_BT == same.time_BT).all()
+    assert len(other) == 5
+
+
 # ------------------------------------------------------------------------------------------------------------- recorder
 
 
