@@ -145,6 +145,26 @@ def test_context_keys_and_values_are_computed_once_and_only_for_the_rows_that_ch
         hook.remove()
 
 
+def test_refilled_rows_hold_what_they_are_given_and_read_their_own_context() -> None:
+    twin, yes = Twin(4, seed=2), True
+    twin.context, twin.has = twin.draw(4, 3, D), torch.tensor([True, True, False, True])
+    twin.context_mask = torch.tensor([[yes, yes, yes], [yes, False, yes], [yes, yes, yes], [False, yes, yes]])
+    twin.cache.set_context(twin.context, twin.context_mask, twin.has)
+    twin.feed(torch.ones(4, 5, dtype=torch.bool), plain=True)
+    rows, mask = torch.tensor([2, 1]), torch.tensor([[False, yes, yes], [yes, yes, yes]])
+    x, hidden, new = twin.draw(2, 3, D), torch.zeros(4, 3, D), torch.zeros(4, 3, dtype=torch.bool)
+    hidden[rows], new[rows] = twin.cache.refill(rows, x, mask), mask
+    for place, row in enumerate(rows.tolist()):
+        twin.rows[row] = x[place, mask[place]]
+    twin.check(hidden, new)
+    twin.feed(torch.ones(4, 1, dtype=torch.bool), plain=True)
+    # What was saved goes on alike, with the contexts and with who has none.
+    other = Twin(4, seed=3)
+    other.__dict__ |= {**twin.__dict__, "cache": other.cache}
+    other.cache.load_state(twin.cache.state_arrays())
+    other.feed(torch.ones(4, 1, dtype=torch.bool), plain=True)
+
+
 def test_clearing_the_context_takes_cross_attention_away() -> None:
     cache, fresh = KeyValueCache(MODEL, 2, CAPACITY), KeyValueCache(MODEL, 2, CAPACITY)
     x = torch.randn(2, D, generator=torch.Generator().manual_seed(0))

@@ -73,6 +73,21 @@ def test_steps_on_a_gpu_are_replays_and_give_a_cpus_numbers(
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_what_is_captured_draws_as_if_there_had_been_no_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = torch.zeros(3)
+    with PretendGpu(), monkeypatch.context() as patch:
+        for name in ("get_rng_state", "set_rng_state"):  # it draws from the CPU's own generator
+            patch.setattr(torch.cuda, name, getattr(torch, name))
+        graphs, found = StepGraphs(torch.device("cuda")), []
+        torch.manual_seed(7)
+        for _ in range(2):
+            graphs.run("draws", lambda: drawn.uniform_(), (drawn,))
+            found.append(drawn.clone())
+    own = torch.Generator().manual_seed(7)
+    for one in found:
+        assert torch.equal(one, torch.zeros(3).uniform_(generator=own))
+
+
 def test_an_ensemble_on_a_gpu_plays_what_it_plays_on_a_cpu() -> None:
     """Rounds and evaluations take turns, each with its own rows."""
 

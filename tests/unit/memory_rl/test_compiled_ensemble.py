@@ -114,6 +114,22 @@ def test_without_a_compiler_an_ensemble_on_a_gpu_goes_on_with_a_warning(
     assert max(map(difference, members, wanted)) < TOLERANCE
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_has_to_be_compiled_as_a_whole_is_not_compiled_in_pieces(
+    whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of pieces, parameters that a turn's loss does not read get gradients of 0, by which Adam moves them on."""
+    asked: list[bool] = []
+
+    def compile(function: Any, *, fullgraph: bool = False, **_: Any) -> Any:
+        asked.append(fullgraph)
+        return function
+
+    monkeypatch.setattr(torch, "compile", compile)
+    assert compiled(abs, "cpu", whole=whole)(-1) == 1
+    assert asked[-1] == whole
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("algorithm", [dqn, sacd])
 def test_on_a_gpu_a_compiled_graph_makes_the_updates_of_a_plain_one(algorithm: Any) -> None:

@@ -146,12 +146,13 @@ def test_the_losses_are_a_plain_loop_over_the_formulas(method: Any, kind: str, s
     ("changes", "critics", "encoder"),
     [
         ({"freeze_all": True}, False, False),
+        ({"freeze_all": True, "freeze_critic": False}, False, False),
         ({"freeze_all": False, "freeze_critic": True}, False, True),
         ({"freeze_all": False, "freeze_critic": False}, True, True),
         ({"freeze_all": False, "freeze_critic": False, "shared_encoder": False}, False, True),
         ({"freeze_all": True, "shared_encoder": False}, False, True),
     ],
-    ids=["freeze_all", "freeze_critic", "free", "separate", "separate whatever freeze_all says"],
+    ids=["freeze_all", "freeze_all alone", "freeze_critic", "free", "separate", "separate whatever freeze_all says"],
 )
 def test_the_actors_loss_reaches_only_what_is_not_frozen(
     method: Any, changes: Any, critics: bool, encoder: bool

@@ -18,9 +18,9 @@ from recollect.artifacts.finite import check_arrays
 from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs, facts_of
 from recollect.common.learning_curve import make_worlds
+from recollect.common.rollout import Episodes
 from recollect.memory_rl import dqn
 from recollect.memory_rl.dqn import DQN, Hyperparameters, epsilon, loss_of, make_network, make_trainer
-from recollect.memory_rl.history_policy import tokens
 from recollect.memory_rl.replay import Batch
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
@@ -183,20 +183,21 @@ def test_with_one_actor_the_schedule_is_upstreams_to_the_count(length: int, vari
     hp = small("ff", train_episodes=25)
     trainer = make_trainer(settings_of(hp, length, variant=variant))
     T = length + 1 if variant == "passive" else length + 3
-    run, seen, evaluated = run_in(tmp_path), {}, []
+    run, seen, evaluated, updated = run_in(tmp_path), {}, [], []
     while not trainer.done:
         before = trainer.at.evaluations
         trainer.advance(run)
         at = trainer.at
         if at.evaluations > before:
             evaluated.append(at.episodes)
+            updated.append(at.updates)
         if not at.updates_due:
             seen[at.episodes] = at.updates
             assert at.env_steps == at.episodes * T
             assert at.explored == max(0, at.episodes - 10) * T  # the warm-up does not count
     for k in range(26):
         assert seen[10 + k] == math.floor(2.5 * T) + k * math.ceil(T / 4)
-    assert evaluated == [20, 30]
+    assert evaluated == [20, 30] and updated == [seen[20], seen[30]]  # behind the updates of their round
     assert trainer.at.updates == trainer.planned_updates
 
 
@@ -235,6 +236,28 @@ def test_several_actors_keep_the_updates_per_step_and_share_one_exploration_sche
     full = 20 // actors * 5
     np.testing.assert_array_equal(np.concatenate(counts[:full]), np.arange(full * actors))
     assert trainer.at.explored == 20 * 5
+
+
+@pytest.mark.parametrize("actors", [1, 3])
+def test_where_episodes_end_early_exploration_falls_by_the_steps_that_were_played(actors: int) -> None:
+    hp = small("lstm", actors=actors, warmup_episodes=3)
+    environment = EnvironmentSettings(name="gym.CartPole-v1", world="gymnasium", options={"id": "CartPole-v1"})
+    trainer = make_trainer(settings_of(hp).model_copy(update={"environment": environment}))
+    while trainer.at.episodes < 3:
+        trainer._collect()
+    warm_up = trainer.at.env_steps
+    for _ in range(2):
+        trainer._collect()
+    assert 0 < trainer.at.explored == trainer.at.env_steps - warm_up < trainer.horizon
+
+
+def test_runs_of_two_seeds_play_and_are_judged_in_episodes_of_their_own() -> None:
+    begun = []
+    for seed in (0, 1):
+        trainer = make_trainer(settings_of(small("ff", actors=64, evaluation_episodes=64), seed=seed))
+        for world in (trainer.world, trainer.evaluation_world):
+            begun.append(world.reset(options={"reset_mask": np.ones(64, bool)})[0].tobytes())
+    assert len(set(begun)) == 4
 
 
 def test_what_is_stored_is_what_was_played() -> None:
@@ -420,8 +443,17 @@ def test_the_learning_curve_has_a_row_per_evaluation_episode(tmp_path: Path) -> 
     curve = run.table().query("split == 'learning' and metric == 'return'")
     assert curve["step"].tolist() == [100] * 3 + [150] * 3
     assert curve["episode"].tolist() == [0, 1, 2] * 2
+    assert set(zip(curve["env"], curve["method"], curve["seed"], strict=True)) == {("maze", "agent", 0)}
     train = run.table().query("split == 'train'")
     assert {"critic_loss", "q", "gradient_norm", "evaluation_return"} <= set(train["metric"])
+
+
+def test_an_evaluation_is_logged_as_the_mean_of_its_returns(tmp_path: Path) -> None:
+    trainer, run = make_trainer(settings_of(small("ff"))), run_in(tmp_path)
+    zero = np.zeros((3, 2), np.int64)
+    rewards = np.array([[1, 0], [2, 3], [0, 0]], np.float32)
+    trainer.judge(run, Episodes(np.zeros((3, 3, 2)), zero, rewards, zero, np.full(3, 2), np.full(3, np.nan)))
+    assert run.table().query("metric == 'evaluation_return'")["value"].tolist() == [2.0]
 
 
 def test_a_row_has_the_means_of_the_updates_since_the_row_before(tmp_path: Path) -> None:
@@ -466,14 +498,6 @@ def test_it_learns_to_remember_the_sign(kind: str, reached: float, tmp_path: Pat
     policy = dqn.train(settings_of(hp, length=3), Inputs(), run_in(tmp_path))
     worlds = make_worlds(settings_of(hp, length=3).environment, 99, 1, 64)
     assert play(worlds[1], policy).return_E.mean() == reached
-
-
-def test_tokens_begin_without_action_and_reward() -> None:
-    batch = random_batch()
-    action, reward, observation = tokens(batch, two_networks(small())[0])
-    assert action[:, 0].tolist() == [4, 4, 4] and reward[:, 0].tolist() == [0, 0, 0]
-    assert torch.equal(action[:, 1:], batch.action_BT) and torch.equal(reward[:, 1:], batch.reward_BT)
-    assert torch.equal(observation, batch.observation_BTD)
 
 
 @pytest.mark.slow

@@ -140,7 +140,7 @@ def test_a_single_actor_acts_with_the_weights_that_an_ensemble_updates(kind: str
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
-        ("gpt", {"sequence": {"layers": 2}, "actors": 2}),
+        ("gpt", {"sequence": {"layers": 2}, "actors": 3, "train_episodes": 2}),  # one episode more than is kept
         ("gpt", {"sequence": {"dropout": 0.5}, "dropout_while_acting": False}),
         ("lstm", {"sequence": {"layers": 2}}),
         ("ff", {"algorithm": sacd}),
@@ -212,6 +212,7 @@ def test_worlds_side_by_side_are_stepped_and_reset_as_each_alone() -> None:
             T = wanted.action_BT.shape[1]
             assert world.calls == other.calls and np.array_equal(world.left, other.left)
             assert np.array_equal(episodes.length_B, wanted.length_B)
+            assert np.array_equal(episodes.success_B, wanted.success_B)
             assert np.array_equal(episodes.reward_BT[:, :T], wanted.reward_BT)
             assert np.array_equal(episodes.observation_BTD[:, : T + 1], wanted.observation_BTD)
 

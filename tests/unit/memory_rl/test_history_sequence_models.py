@@ -32,30 +32,6 @@ def inputs(batch: int, length: int) -> torch.Tensor:
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", KINDS)
-def test_stepping_equals_the_whole_sequence(kind: str) -> None:
-    model, x = model_of(kind), inputs(3, LENGTH)
-    whole, state = model(x), model.initial_state(3)
-    for t in range(LENGTH):
-        h, state = model.step(x[:, t], state)
-        torch.testing.assert_close(h, whole[:, t], atol=1e-5, rtol=0)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_reset_row_starts_anew_and_the_others_go_on(kind: str) -> None:
-    model, x = model_of(kind), inputs(2, LENGTH)
-    whole, state = model(x), model.initial_state(2)
-    late = model(x[:1, 5:])
-    for t in range(LENGTH):
-        if t == 5:
-            state = model.reset(state, np.array([True, False]))
-        h, state = model.step(x[:, t], state)
-        torch.testing.assert_close(h[1], whole[1, t], atol=1e-5, rtol=0)
-        torch.testing.assert_close(h[0], whole[0, t] if t < 5 else late[0, t - 5], atol=1e-5, rtol=0)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("kind", KINDS)
 def test_no_output_depends_on_later_tokens_and_only_memory_depends_on_earlier_ones(kind: str) -> None:
     model, x = model_of(kind), inputs(1, LENGTH)
     before = model(x)
@@ -130,7 +106,7 @@ def test_dropout_is_a_function_of_its_seed_and_off_in_evaluation() -> None:
     assert torch.equal(model(x), model(x))
 
 
-def test_recurrent_weights_are_orthogonal_and_biases_zero() -> None:
+def test_recurrent_weights_are_orthogonal_and_biases_zero_or_uniform() -> None:
     stack = RecurrentSequence("lstm", 6, 8, 2, generator=torch.Generator().manual_seed(0))
     for name, parameter in stack.cells.named_parameters():
         if name.startswith("bias"):
@@ -140,6 +116,9 @@ def test_recurrent_weights_are_orthogonal_and_biases_zero() -> None:
     biased: Any = make_sequence_model(SequenceSettings(kind="lstm", width=8, forget_bias=1.0), 6, context=4)
     total = biased.cells.bias_ih_l0 + biased.cells.bias_hh_l0
     assert torch.equal(total, torch.tensor([0.0] * 8 + [1.0] * 8 + [0.0] * 16))
+    uniform = RecurrentSequence("gru", 6, 64, init="uniform", generator=torch.Generator().manual_seed(0))
+    for parameter in uniform.parameters():  # as PyTorch's own begin: by the width, whatever the inputs are
+        assert 0.95 / 8 < float(parameter.detach().abs().max()) <= 1 / 8
 
 
 def test_a_gpt_begins_as_the_released_one() -> None:
@@ -151,6 +130,25 @@ def test_a_gpt_begins_as_the_released_one() -> None:
             assert float(parameter.detach().std()) == pytest.approx(wanted, rel=0.05), name
         else:
             assert bool((parameter == float("norm" in name and name.endswith("weight"))).all()), name
+
+
+def test_what_embeds_and_what_has_no_memory_begins_as_pytorchs_own_layers() -> None:
+    """Uniform in +-1/sqrt(inputs), weights and biases: as `nn.Linear` and `nn.Conv2d` begin."""
+    widths = {"action_embedding": 16, "reward_embedding": 400, "observation_embedding": 32}
+    draws = torch.Generator().manual_seed(0)
+    parts = [TokenEmbedder(64, 100, **widths, generator=draws)]
+    parts.append(TokenEmbedder(64, 75, **widths, image_shape=(3, 5, 5), generator=draws))
+    memoryless = make_sequence_model(SequenceSettings(kind="ff", width=64, layers=2), 16, context=4)
+    checked = 0
+    for layer in (one for part in (*parts, memoryless) for one in part.modules()):
+        if not isinstance(layer, torch.nn.Linear | torch.nn.Conv2d):
+            continue
+        inputs = layer.in_features if isinstance(layer, torch.nn.Linear) else 4 * layer.in_channels
+        for values in (own.detach() for own in layer.parameters()):
+            largest = float(values.abs().max()) * math.sqrt(inputs)
+            assert 0.7 < largest <= 1 and (len(values.flatten()) < 90 or largest > 0.95)
+        checked += 1
+    assert checked == 3 + 5 + 2
 
 
 def test_heads_scale_hidden_weights_by_their_output_width() -> None:

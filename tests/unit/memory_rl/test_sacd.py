@@ -206,6 +206,17 @@ def test_separate_encoders_learn_from_their_own_loss_only(freeze: bool) -> None:
     assert found["actor.encoder"] > 1e-3
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_critics_step_first_only_where_encoders_are_apart(shared: bool) -> None:
+    after = []
+    for first in (True, False):
+        learner = SACD(small("lstm", shared_encoder=shared, critics_first=first), FACTS, seed=0, device="cpu")
+        for counter in range(2):
+            learner.step(random_batch(), counter)
+        after.append(list(learner.online.parameters()))
+    assert all(torch.equal(here, there) for here, there in zip(*after, strict=True)) == shared
+
+
 READ_BY_TARGETS: list[tuple[dict[str, Any], set[str]]] = [
     ({}, {"critics"}),
     ({"target_encoder": True}, {"critics", "actor"}),
