@@ -140,6 +140,15 @@ def matmul_search(
         return _padded(*_settled(queries_QD, keys_ND, found_QM, ids_QM, wanted, largest), k)
 
 
+class _Stored:
+    """The keys of a faiss index as numpy reads them: an array of this keeps the index alive."""
+
+    def __init__(self, index: faiss.IndexFlat) -> None:
+        self.index = index
+        data, shape = (int(index.get_xb()), False), (index.ntotal, index.d)
+        self.__array_interface__ = {"version": 3, "typestr": "<f4", "shape": shape, "data": data}
+
+
 class FlatIndex:
     """An exact inner-product index that can be written to a file and read back.
 
@@ -178,12 +187,11 @@ class FlatIndex:
 
     @property
     def keys(self) -> Tensor:
-        """All keys [N, D] on the index's device (on the CPU: a view of faiss's own memory; do not write to it)."""
+        """All keys [N, D] on the index's device. On the CPU a view of faiss's own memory: it keeps this alive, is not to be
+        written to, and is of no use once keys are added."""
         if self._keys is None:
-            stored = np.zeros(0, np.float32)
-            if len(self):
-                stored = faiss.rev_swig_ptr(self._index.get_xb(), len(self) * self.width)
-            self._keys = torch.from_numpy(stored.reshape(-1, self.width)).to(self.device)
+            stored = np.asarray(_Stored(self._index)) if len(self) else np.zeros((0, self.width), np.float32)
+            self._keys = torch.from_numpy(stored).to(self.device)
             self._largest = float(self._keys.norm(dim=1).max()) if len(self) else 0.0
         return self._keys
 

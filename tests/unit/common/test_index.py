@@ -135,6 +135,13 @@ def test_a_full_disk_is_an_error_of_the_operating_system_which_sealing_says():
         filled(unit(np.random.default_rng(4), 4000, 512)).save(Path("/dev/full"))
 
 
+def test_keys_outlive_their_index():
+    keys = filled(np.arange(12, dtype=np.float32).reshape(3, 4)).keys
+    others = [filled(np.full((3, 4), -1, np.float32)) for _ in range(50)]  # would take memory that was let go
+    assert keys.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]] and len(others) == 50
+    assert filled(np.zeros((0, 4), np.float32)).keys.shape == (0, 4)
+
+
 def test_adding_after_a_search_is_seen():
     keys = unit(np.random.default_rng(5), 40, 8)
     index = filled(keys[:20])
