@@ -289,20 +289,6 @@ def test_the_target_is_a_multiple_of_the_highest_return_in_memory(tiny: Any) -> 
     assert compared >= 4
 
 
-def test_each_step_draws_anew_what_it_reads(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[np.ndarray] = []
-    search = EpisodicMemory.search
-
-    def noted(memory: EpisodicMemory, query: Any, shelf: Any, chance: np.ndarray) -> Any:
-        drawn.append(chance.ravel())
-        return search(memory, query, shelf, chance)
-
-    monkeypatch.setattr(EpisodicMemory, "search", noted)
-    play(tiny().policy(tiny().settings("radt", acting=EpisodicSettings(kind="random", select=2))), 24, ENDS)
-    chances = np.concatenate(drawn)
-    assert len(chances) > 50 and len(np.unique(chances)) == len(chances)
-
-
 @pytest.mark.parametrize("chosen", [{"kind": "random"}, {"kind": "return", "select": 2}, {"choose": "sample"}], ids=str)
 def test_what_a_row_draws_to_read_depends_on_its_own_seed_only(tiny: Any, chosen: dict[str, Any]) -> None:
     of = tiny().settings("radt", acting=EpisodicSettings(**chosen))
