@@ -221,16 +221,17 @@ def _opened(path: Path) -> int:
 
 def device_model() -> str:
     """What the first device is that this process may use, ``NVIDIA H200``; empty when torch cannot use any. CUDA does not begin."""
-    first = _cuda_devices()[:1]
-    models = re.findall(r"^GPU \d+: (.*) \(UUID: ([^)\s]+)\)", _nvidia_smi(), flags=re.MULTILINE)
+    answer = _nvidia_smi()
+    first = _cuda_devices(answer)[:1]
+    models = re.findall(r"^GPU \d+: (.*) \(UUID: ([^)\s]+)\)", answer, flags=re.MULTILINE)
     return next((model for model, uuid in models if [uuid] == first), "")
 
 
-def _cuda_devices() -> list[str]:
+def _cuda_devices(answer: str | None = None) -> list[str]:
     """Names for ``CUDA_VISIBLE_DEVICES`` of the devices this process may use; empty when torch cannot use any."""
     if _torch_is_cpu_only():
         return []
-    listed = parse_nvidia_smi(_nvidia_smi())
+    listed = parse_nvidia_smi(_nvidia_smi() if answer is None else answer)
     visible = os.environ.get(VARIABLE)
     if visible is None:
         return [device for devices in listed for device in devices]

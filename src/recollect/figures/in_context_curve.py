@@ -24,7 +24,7 @@ from recollect.figures.statistics import Band, seed_range
 from recollect.settings.errors import UserError
 
 MARKERS = 8  # per line, where there are many episodes
-SQUEEZE = 2.0  # an optimum further above the curves than this is named, not drawn: it would flatten them
+SQUEEZE = 2.0  # an optimum at more than so many times the curves' height is named, not drawn: it would flatten them
 
 
 class Options(ScoreOptions):
@@ -172,10 +172,11 @@ def _plot(
 
         first, last = float(rows["x"].min()), float(rows["x"].max())
         top = max([float(rows[["y", "high"]].max().max()), *(y for _, _, _, y in published)])
+        height = top - min(0.0, float(rows[["y", "low"]].min().min()))
         optimum = options.optimum
         if isinstance(optimum, dict):
             optimum = optimum.get(panel.name)
-        if optimum is not None and optimum <= SQUEEZE * top:
+        if optimum is not None and optimum - top <= (SQUEEZE - 1) * height:
             extra_rows += style.draw_constant(axes, panel.name, "optimum", optimum, (first, last))
         elif optimum is not None:
             axes.set_title(f"optimum {optimum:g} ↑", loc="right", fontsize=5.6, color="#595959")

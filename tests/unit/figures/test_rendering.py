@@ -188,6 +188,15 @@ def test_an_optimum_far_above_the_curves_is_named_instead_of_flattening_them() -
     assert any("900" in note for note in drawn.notes)
 
 
+@pytest.mark.parametrize(("optimum", "is_drawn"), [(-50.0, True), (-30.0, True), (0.0, False)])
+def test_an_optimum_close_above_curves_below_zero_is_drawn(optimum: float, is_drawn: bool) -> None:
+    scores = in_context_scores()
+    scores["value"] -= 100
+    drawn = draw(scores, in_context_spec(references=[], options={"optimum": optimum, "resamples": 200}))
+    assert drawn.table["method"].str.startswith("line:").any() == is_drawn
+    assert any("above the axis" in note for note in drawn.notes) != is_drawn
+
+
 def test_the_statistic_is_an_option() -> None:
     scores = in_context_scores()
     scores.loc[(scores["seed"] == 0) & (scores["task"] == 0), "value"] = 1e4
