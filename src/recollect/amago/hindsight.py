@@ -60,10 +60,10 @@ class Relabeler:
         k = int((~np.isnan(goals_KG[:, 0])).sum())
         reached_T = replay_goals(goals_KG, achieved_TMG)
         n = int(reached_T[-1])
-        if self.rarity is not None:
-            self.rarity.count(achieved_TMG, draws)
         if n == k:
             return cut_out(trajectory, cut)
+        if self.rarity is not None:
+            self.rarity.count(achieved_TMG, draws)
         real_n = np.flatnonzero(np.diff(reached_T)) + 1
         free_T = np.asarray(~np.isnan(achieved_TMG[..., 0]).all(axis=1))
         free_T[0], free_T[real_n] = False, False
@@ -137,7 +137,8 @@ class Rarity:
     """How rare achieved goals are: counts per step and per trajectory, and draws that prefer the rare ones.
 
     A goal's first occurrence counts 1e-7 and each later one 0.001, one that was never counted 0.001; its priority is (-log10 of
-    its share) to the fourth power. Counts are taken from a tenth of the trajectories (from all until there are 100).
+    its share) to the fourth power. Counts are taken from a tenth of the trajectories that are no success (from all until there
+    are 100).
     """
 
     def __init__(self) -> None:

@@ -97,6 +97,15 @@ def learned(settings: Settings, length: float) -> float:
     return flop + (online if hp.online_coefficient else 0)
 
 
+def acted(settings: Settings, length: float) -> float:
+    """Operations of a step of acting with a memory of so many steps; `slow_inference` encodes all that there are anew."""
+    net, horizon = parts(settings, length), shape_met(settings).horizon
+    if not settings.method.hyperparameters.slow_inference:
+        return net.acting.flop
+    remembered = length - length * (length - 1) / (2 * horizon)  # in the mean over a rollout
+    return remembered * net.encoders.flop + net.actor.flop
+
+
 def graphed(settings: Settings, window: float, updates: float, acts: float) -> tuple[float, float]:
     """Of updates and steps of acting: the passes that are CUDA graphs, and the kernels of these.
 
@@ -129,20 +138,18 @@ def trained(settings: Settings) -> Work:
     steps = acts * hp.actors
     judged = (math.ceil(hp.epochs / hp.evaluate_every) + 1) * horizon
     played_steps = steps + judged * hp.evaluation_rollouts
-    flop = updates * hp.batch_size * window * learned(settings, window) + played_steps * net.acting.flop
+    flop = updates * hp.batch_size * window * learned(settings, window) + played_steps * acted(settings, window)
     kept = min(hp.buffer * hp.save_length_of(horizon), steps)
     stored = kept * (observation * number_bytes(settings) + 16)
     policy = net.acting.parameters
     beside = FLOAT * (net.heads.parameters + policy)  # targets, and the best policy
     saved = work.checkpoints(net.trained.parameters, beside) + stored
-    policies = 3 * FLOAT * policy  # with `best` and `latest`
+    policies = 3 + (hp.epochs // hp.keep_every if hp.keep_every else 0)  # with `best` and `latest`
     captured, kernels = graphed(settings, window, updates, judged + (acts if hp.processes == 1 else 0))
     passes = updates * UPDATE + acts + judged
-    return Work(flop, passes, played_steps, policies, steps, saved, captured, kernels)
+    return Work(flop, passes, played_steps, policies * FLOAT * policy, steps, saved, captured, kernels)
 
 
 def played(settings: Settings) -> Work:
-    horizon = shape_met(settings).horizon
-    in_context = settings.environment.evaluation.protocol == "in_context"
-    length = settings.method.hyperparameters.context_of(horizon) if in_context else horizon
-    return work.played(settings, parts(settings, length).acting.flop)
+    hp: Any = settings.method.hyperparameters
+    return work.played(settings, acted(settings, hp.context_of(shape_met(settings).horizon)))

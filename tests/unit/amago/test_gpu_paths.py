@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from recollect.amago import trajectory_encoders
 from recollect.amago.acting_graph import ActingGraph
+from recollect.amago.amago import Agent
 from recollect.common.precision import tf32
 
 SEQUENCE = {"width": 16, "layers": 2, "heads": 2, "dropout": 0.0}
@@ -99,6 +100,14 @@ def test_products_take_tf32_on_a_gpu_while_inside_and_not_behind_an_error() -> N
         raise ZeroDivisionError
     assert in_ten_bits() == before
     assert before[0] == "highest"
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_an_agents_updates_take_tf32_where_its_settings_say_so(on: bool) -> None:
+    agent = Agent(small(tf32=on), DISCRETE, seed=0, device="cpu")
+    agent.device = torch.device("cuda")
+    agent._step = lambda *arguments: in_ten_bits()  # type: ignore[assignment,method-assign,return-value]
+    assert agent.step(random_batch(), 0) == ("high" if on else "highest", on)
 
 
 def test_without_it_convolutions_and_recurrent_layers_are_whole_on_a_gpu_too() -> None:

@@ -227,11 +227,33 @@ def test_rare_goals_are_preferred_and_their_counts_survive_a_restart() -> None:
 
 
 def test_goals_are_counted_in_a_hundred_trajectories_and_then_in_a_tenth_of_them() -> None:
+    """Which of the two counts serves a trajectory is drawn, too."""
     achieved, draws, rarity, seen = played([50], [0, 1])["achieved"], np.random.default_rng(0), Rarity(), []
+    used = []
     for _ in range(2100):
         rarity.count(achieved, draws)
         seen.append(rarity.seen)
+        used.append(rarity._which)
     assert seen[99] == 100 and seen[-1] - 100 == pytest.approx(200, abs=40)
+    assert np.mean(used) == pytest.approx(0.5, abs=0.05)
+
+
+def test_goals_count_by_step_and_by_trajectory_a_thousandth_each_time_but_the_first_and_not_in_successes() -> None:
+    """Released code (seed): hindsight.py, GoalCounter and EpisodeCounter; Relabeler leaves successes alone before it counts."""
+    relabel, draws = Relabeler("all", PART, importance=True), np.random.default_rng(0)
+    assert relabel.rarity is not None
+    one, two = (np.array(goal, np.float32).tobytes() for goal in ((1, 2), (2, 4)))
+    relabel(played([1], [0, 1]), draws)
+    assert relabel.rarity.counts == ({}, {})
+    for _ in range(3):
+        relabel(played([50], [0, 1, 2, 1, 1]), draws)
+    steps, trajectories = relabel.rarity.counts
+    assert steps == pytest.approx({one: 8.0001e-3, two: 2.0001e-3})
+    assert trajectories == pytest.approx({one: 2.0001e-3, two: 2.0001e-3})
+    steps |= {one: 1000.0, two: 1e-7 - 1e-3}  # many are a tenth, down to what the first counts
+    relabel(played([50], [0, 1, 2]), draws)
+    assert steps == pytest.approx({one: 100.0001, two: 1e-7})
+    assert trajectories == pytest.approx({one: 3.0001e-3, two: 3.0001e-3})
 
 
 @pytest.mark.parametrize("importance", [False, True])

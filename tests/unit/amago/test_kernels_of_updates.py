@@ -62,6 +62,32 @@ def test_products_and_weights_are_counted_as_the_networks_have_them(
     assert work.learned(settings, steps) == pytest.approx(counter.get_total_flops() / (steps + 1), rel=0.08)
 
 
+@pytest.mark.usefixtures("in_the_repository")
+@pytest.mark.parametrize("slow", ["true", "false"])
+def test_acting_is_counted_as_its_memory_is_read(slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Token by token, or all of the last steps anew at each."""
+    monkeypatch.setattr(kernels, "_onednn", None)
+    settings = settings_of("paper", "amago_tmaze_50", f"amago_transformer.context=8,slow_inference={slow}")
+    hp: Any = settings.method.hyperparameters
+    policy = Agent(hp, world_shape(settings.environment), seed=0, device="cpu").policy()
+    policy.start(np.zeros(1, np.uint64))
+    with FlopCounterMode(display=False) as counter:
+        for _ in range(51):
+            policy.act(np.zeros((1, 2), np.float32), np.zeros(1, np.float32), np.zeros(1, bool))
+    judged = work.played(settings)
+    assert judged.flop / judged.env_steps == pytest.approx(counter.get_total_flops() / 51, rel=0.15)
+
+
+@pytest.mark.usefixtures("in_the_repository")
+def test_policies_that_a_run_keeps_are_counted() -> None:
+    """The run's own, the best and the latest; and one of every hundredth of a thousand epochs."""
+    few, many = (
+        work.trained(settings_of("paper", "amago_tmaze_50", f"amago_transformer.keep_every={every}"))
+        for every in (0, 100)
+    )
+    assert many.disk / few.disk == pytest.approx((3 + 10) / 3)
+
+
 def _random(shape: StepShape, steps: int) -> Batch:
     """One window of vectors, and of discrete or continuous actions."""
     rows, draws = (1, steps + 1), np.random.default_rng(0)

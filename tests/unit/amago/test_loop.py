@@ -22,6 +22,7 @@ from recollect.amago.loop import Trainer
 from recollect.amago.network import world_shape
 from recollect.amago.policy import AmagoPolicy
 from recollect.amago.terms import Draws, targets
+from recollect.amago.trajectory_files import TrajectoryFiles
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, write_arrays
 from recollect.common.contract import Inputs
@@ -198,6 +199,19 @@ def test_further_metrics_of_a_rollout_are_those_of_the_actor_whose_rollout_ended
     assert all(row[2] == row[0] for row in collector.ended)
 
 
+def test_a_world_that_gives_no_number_is_named_before_it_is_learned_from() -> None:
+    collector, _ = collector_of(settings_of())
+    step = collector.world.step
+
+    def stepping(action_B: np.ndarray) -> Any:
+        seen, reward_B, *rest = step(action_B)
+        return seen, reward_B * np.nan, *rest
+
+    collector.world.step = stepping
+    with pytest.raises(UserError, match="the reward nan at step 1"):
+        collector.collect(1)
+
+
 def test_a_result_that_some_rollouts_lack_has_no_mean() -> None:
     collector, _ = collector_of(settings_of(ROOM))
     assert collector.means([[1.0, np.nan], [3.0, 1.0]]) == {"training_return": 2.0}
@@ -212,6 +226,10 @@ def test_collected_goals_can_be_relabelled(tmp_path: Path) -> None:
     assert (batch.reward_BT.sum(1) >= 1).all()
     own = trainer.store.sample(16, trainer.drawing.context, seed=0, counter=0)
     assert own.reward_BT.sum() < batch.reward_BT.sum()
+    empty = TrajectoryFiles(tmp_path / "empty", 9)
+    empty.beside = trainer.store, 1.0  # trajectories of others with goals are relabelled, too
+    others = empty.sample(16, trainer.drawing.context, seed=0, counter=0, relabel=trainer.relabel)
+    assert (others.reward_BT.sum(1) >= 1).all()
     steps = trainer.agent.network.window(batch, 1.0, torch.device("cpu")).steps
     assert steps.goals.shape[2:] == (2, 2)
     assert steps.vector.shape[2] == 6
@@ -361,6 +379,15 @@ def test_a_run_that_begins_learns_from_nothing_that_an_earlier_one_left(tmp_path
     assert len(begun.store) == len(earlier.store) > 0
     begun.resume()
     assert len(begun.store) == 0
+
+
+def test_a_run_goes_on_with_a_buffer_that_was_put_back_since_it_was_made(tmp_path: Path) -> None:
+    """As one of a generation of checkpoints that is taken back."""
+    again, before = (Trainer(Agent, settings_of(), "cpu", run_in(tmp_path)) for _ in range(2))
+    before.store.add(before.collector.collect(9))
+    before.save()
+    again.resume()
+    assert len(again.store) == len(before.store) > 0
 
 
 def test_each_rollout_of_each_evaluation_draws_numbers_of_its_own(

@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -192,6 +193,7 @@ def test_a_collector_plays_the_tasks_of_its_actors_with_random_streams_of_its_ow
         ours.send(1)
         folder = tmp_path / f"{number} {steps}"
         amago_processes.collect(Agent, settings, folder, its, steps, 1, part)
+        assert ours.recv()[0] == steps + 20
         (file,) = folder.rglob("*.safetensors")
         arrays = read_arrays(file)
         played.add(str(arrays["observation"][arrays["time"] == 0].tolist()))
@@ -296,6 +298,24 @@ def test_a_collector_whose_death_shows_between_two_looks_ends_the_run() -> None:
     living.join()
 
 
+def test_a_learner_counts_steps_and_rollouts_of_all_collectors_and_new_ones_go_on_behind_these(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = TrainerWithCollectors(Agent, settings_of(processes=3, actors=3), "cpu", run_in(tmp_path))
+    for part, ended in zip(amago_processes.parts(3, 2), ([[1.0]], [[4.0], [4.0]]), strict=True):  # of one actor, of two
+        ours, its = multiprocessing.Pipe()
+        its.send((12, [[*row, np.nan] for row in ended]))
+        trainer.helpers.append(amago_processes._Helper(part, SimpleNamespace(exitcode=0), ours, 0))
+    trainer.hear(12)
+    assert (trainer.at.env_steps, trainer.results) == (36, {"training_return": 3.0})
+    begun: list[Any] = []
+    context = SimpleNamespace(Lock=threading.Lock, Pipe=multiprocessing.Pipe)
+    context.Process = lambda target, args, name: begun.append(args) or SimpleNamespace(start=lambda: None)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda kind: context)
+    trainer.begin()
+    assert [steps for _, _, _, _, _, steps, _, _ in begun] == [12, 12]
+
+
 class SlowAgent(Agent):
     """Plays 20 steps a second: an epoch of 20 steps is one chunk of a second, behind which a file is written."""
 
@@ -385,7 +405,8 @@ def test_the_collector_is_an_epoch_ahead_of_the_learner_at_most(tmp_path: Path) 
         while played < epoch + 2:
             assert pipe.poll(30)
             played += 1
-            assert pipe.recv()[0] == 12 * played
+            steps, ended = pipe.recv()
+            assert (steps, len(ended)) == (12 * played, 4 * 2)  # rollouts are of 6 steps
         assert played == 5 or not pipe.poll(0.1)
     thread.join(30)
     assert not thread.is_alive()
@@ -432,9 +453,9 @@ def test_a_learner_gives_its_newest_weights_and_removes_what_is_beyond_the_buffe
     collected = TrajectoryFiles(tmp_path / "checkpoints" / "buffer", UNLIMITED)
     for trajectory in collector_of(settings)[0].collect(12)[:5]:
         collected.add([trajectory])
-    trainer.at.epoch = 1
+    trainer.at.epoch, trainer.at.of_epoch = 2, 1  # it goes on within an epoch, before which it has evaluated
     trainer.epoch()
-    assert trainer.at.updates == 3
+    assert (trainer.at.updates, trainer.at.evaluations) == (2, 0)
     newest = read_arrays(tmp_path / "checkpoints" / amago_processes.WEIGHTS, kind="policy")
     assert all(np.array_equal(array, newest[name]) for name, array in trainer.agent.network.policy_arrays().items())
     assert len(list((tmp_path / "checkpoints" / "buffer").rglob("*.safetensors"))) == 3

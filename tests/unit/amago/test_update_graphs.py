@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # benchmarks is no
 from benchmarks.gpu.pretend import PretendGpu
 
 SLOW = pytest.mark.slow
-UPDATES, EPOCH = 12, 6
+UPDATES, EPOCH = 8, 4
 SEQUENCE = {"width": 8, "layers": 1, "heads": 2, "dropout": 0.0}
 IMAGES = WorldShape(StepShape(vector=0, kind="discrete", actions=4, horizon=12, image=(3, 9, 9)))
 TOKENS = {"inputs": {**SMALL["inputs"], "goals": "token"}}
