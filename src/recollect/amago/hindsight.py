@@ -137,8 +137,8 @@ class Rarity:
     """How rare achieved goals are: counts per step and per trajectory, and draws that prefer the rare ones.
 
     A goal's first occurrence counts 1e-7 and each later one 0.001, one that was never counted 0.001; its priority is (-log10 of
-    its share) to the fourth power. Counts are taken from a tenth of the trajectories that are no success (from all until there
-    are 100).
+    its share) to the fourth power. Counts are taken from a tenth of the trajectories that are no success, and from the first.
+    Looked at after each 1000 of these, counts that are large become a tenth. Released code (seed): hindsight.py.
     """
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class Rarity:
     def count(self, achieved_TMG: np.ndarray, draws: np.random.Generator) -> None:
         """Count what a trajectory achieved, and choose which of the two counts is used for it."""
         self._which = int(draws.integers(2))
-        if self.seen >= 100 and draws.random() > 0.1:
+        if self.seen and draws.random() >= 0.1:
             return
         self.seen += 1
         goals_NG = achieved_TMG[~np.isnan(achieved_TMG[..., 0])]
@@ -158,9 +158,11 @@ class Rarity:
             for goal_G, times in zip(different_NG, times_N.tolist(), strict=True):
                 key = np.asarray(goal_G, np.float32).tobytes()
                 counted[key] = counted.get(key, 1e-7 - 1e-3) + 1e-3 * times
-            if sum(counted.values()) > 1e3:
+            if self.seen > 1000 and (max(counted.values()) > 100 or min(counted.values()) > 1):
                 for key in counted:
-                    counted[key] = max(counted[key] / 10, 1e-7)
+                    counted[key] /= 10
+        if self.seen > 1000:
+            self.seen = 0
 
     def priority(self, goals_NG: np.ndarray) -> np.ndarray:
         """How much each goal is wanted, float64 [N]; 0 for NaN goals."""
