@@ -158,6 +158,7 @@ def test_avalon_makes_the_asked_task_and_bits_of_the_last_three_numbers(packages
     assert images.shape == (2, 4, 96, 96) and (images[:, 3] == 99).all()
     parameters = world.players[1].inner.parameters  # type: ignore[attr-defined]
     assert (parameters.training_protocol, parameters.initial_difficulty, parameters.env_index) == ("NAVIGATE", 0.25, 1)
+    assert len({player.inner.seeded for player in world.players}) == 2  # type: ignore[attr-defined]
     action = np.zeros((2, 21), np.float32)
     action[0, 20] = 0.5
     after = world.step(action)[0].astype(int)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import recollect
+from recollect import api
 from recollect.artifacts.progress import Progress
 from recollect.artifacts.scores import concat_scores, scores_frame
 from recollect.artifacts.sealed import write_table
@@ -118,6 +119,8 @@ def test_a_rollout_plays_the_evaluation_again(made: Any) -> None:
     played = made.rollout().returns
     assert sorted(played["return"]) == pytest.approx(sorted(final["value"]))
     assert len(made.rollout(tasks=[0], episodes=2).returns) == 2
+    with pytest.raises(UserError, match="no policy 'best' was kept of this run"):
+        made.policy(checkpoint="best")
     with pytest.raises(UserError, match="no task 99"):
         made.rollout(tasks=[99])
     with pytest.raises(UserError, match=r"there are not 99 tasks in the split (?s:.*)ask for at most \d+"):
@@ -156,6 +159,16 @@ def test_what_cannot_be_is_refused_before_any_work_in_the_words_of_the_commands(
     with pytest.raises(UserError, match=said):
         recollect.train(*OF, **wrong)
     assert not Path("results").exists() and not Path("/nope").exists()
+
+
+def test_training_hands_on_the_device_and_whether_a_checkpoint_is_trusted(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str | None, str, dict[str, bool]]] = []
+    monkeypatch.setattr(api, "make_job", lambda job, device, told: asked.append((job.seed, device, told)))
+    recollect.train(*OF, 3, trust_checkpoint=True)
+    recollect.train(*OF, [1, 2], device="cpu")
+    assert asked == [("3", "auto", {"trust_checkpoint": True}), ("1", "cpu", {}), ("2", "cpu", {})]
 
 
 def test_a_run_has_one_seed_and_training_takes_several(workdir: Path) -> None:

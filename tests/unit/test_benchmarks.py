@@ -40,15 +40,51 @@ from benchmarks import (  # noqa: E402
 )
 from benchmarks.harness import Comparison, Goal, NotTheSame, Rates, Side  # noqa: E402
 from benchmarks.long_run import long_run  # noqa: E402
+from recollect.environments.base import World  # noqa: E402
+from recollect.environments.tmaze import World as TMaze  # noqa: E402
 from recollect.radt.cached_reading import CachedReading  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("in_the_repository")
 QUICK = [name for name in benchmarks.NAMES if name != "dry_run"]
 
 
+@pytest.fixture
+def stepped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many steps all instances of all worlds have made."""
+    found = [0]
+
+    def counted(of: Any, name: str) -> None:
+        step = getattr(of, name)
+
+        def stepping_once(self: Any, *given: Any) -> Any:
+            found[0] += getattr(self, "num_envs", 1)
+            return step(self, *given)
+
+        monkeypatch.setattr(of, name, stepping_once)
+
+    for of, name in (
+        (World, "step"),
+        (TMaze, "_step_one"),
+        (stepping.PlainRoom, "step"),
+        (plain_match.PlainMatch, "step"),
+    ):
+        counted(of, name)
+    return found
+
+
 @pytest.mark.parametrize("name", QUICK)
-def test_both_ways_give_the_same_result_and_can_be_timed(name: str) -> None:
-    rows = 0
+def test_both_ways_give_the_same_result_and_can_be_timed(
+    name: str, stepped: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rates are per unit; where a side plays worlds, its units are their steps."""
+    rows, seconds = 0, harness.seconds
+
+    def watched(side: Side, calls: int) -> float:
+        before, lasted = stepped[0], seconds(side, calls)
+        assert stepped[0] - before in (0, calls * side.units)
+        return lasted
+
+    monkeypatch.setattr(harness, "seconds", watched)
     for comparison in __main__.comparisons(name, True):
         result = harness.measure(comparison, rounds=1, at_least=0.0)
         assert result.difference <= comparison.tolerance
@@ -215,6 +251,22 @@ def test_the_two_ways_take_turns_in_alternating_order() -> None:
     assert calls[-6:] == ["plain", "ours", "ours", "plain", "plain", "ours"]
 
 
+def test_the_machines_rates_are_of_its_fastest_products(
+    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lasting = iter([3.0, 0.5, 2.0, 5.0, 4.0])
+
+    def work() -> None:
+        clock.now += next(lasting)
+
+    assert table.fastest(work) == 0.5
+    for others, gflop in ((0.5, 2 * 3200 * 512 * 2048 / 1e9 / 0.5), (9.0, 2 * 1024**3 / 1e9 / 0.5)):
+        taken = iter([0.5, others])
+        monkeypatch.setattr(table, "fastest", lambda work, taken=taken: next(taken))
+        found = table.rates()
+        assert found.gemm_seconds == 0.5 and found.peak_gflops == pytest.approx(gflop)
+
+
 def test_short_work_is_repeated_until_it_can_be_timed(clock: SimpleNamespace) -> None:
     def work() -> None:
         clock.now += 0.001
@@ -252,9 +304,9 @@ def test_goals_are_at_least_a_ratio_or_below_a_time() -> None:
 
 
 def test_the_table_shows_everything() -> None:
-    text = table.text([result((40.0, 50.0, 60.0), Goal(50)), result((), Goal(15, "seconds"), seconds=20.0)])
+    text = table.text([result((40.0, 50.0, 90.0), Goal(50)), result((), Goal(15, "seconds"), seconds=20.0)])
     first, second = text.splitlines()[2:4]
-    for part in ("work (1)", "2 steps/s", "0.05 steps/s", "50× [40..60]", "≥ 50×", "yes"):
+    for part in ("work (1)", "2 steps/s", "0.05 steps/s", "50× [40..90]", "≥ 50×", "yes"):
         assert part in first
     assert "< 15 s" in second and second.endswith("no")
     assert text.splitlines()[-1] == "(1) a note"
@@ -333,6 +385,7 @@ def test_every_recorded_line_is_well_formed_and_named_by_a_benchmark() -> None:
 
 def test_the_command_prints_the_table_and_seals_the_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "results.json"
+    torch.set_num_threads(2)
     assert __main__.main(["hopfield", "windows", "--quick", "--json", str(path)]) == 0
     printed = capsys.readouterr().out
     assert "FrozenHopfield of 50 cells" in printed and "these are not results" in printed
@@ -366,8 +419,8 @@ def test_the_plain_room_pays_the_key_once_and_then_the_door() -> None:
 
 
 def test_a_long_run_stops_in_time_and_says_how_far_it_got() -> None:
-    said = long_run(2.0, quick=True, comparisons=1)
-    assert 2.0 <= said["seconds"] < 10
+    said = long_run(0.5, quick=True, comparisons=1)
+    assert 0.5 <= said["seconds"] < 10
     assert 0 < said["updates"] < said["updates_of_the_run"] and said["environment_steps"] == 21 * said["episodes"]
     assert said["updates_per_second"] == pytest.approx(said["updates"] / said["seconds"])
     rates = [value for name, value in said.items() if "per_second" in name]

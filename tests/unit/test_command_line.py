@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import recollect
+from recollect import cli
 from recollect.cli import app
 from recollect.settings.errors import UserError
 from recollect.settings.loading import names, read_yaml
@@ -47,6 +49,22 @@ def test_the_help_of_a_command_has_an_example_that_it_understands(name: str) -> 
         job = job_of(stage.name, {word: str(given[word]) for word in stage.over})
         assert stage.settings_text(job) or not stage.modules
         assert stage.only(*job.names(stage.shared).values()) or name == "evaluate"
+
+
+def test_a_job_holds_the_devices_that_it_needs_and_shares_them_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[tuple[Any, ...]] = []
+
+    def job(*asked: Any) -> AbstractContextManager[str]:
+        held.append(asked)
+        return nullcontext("cpu")
+
+    monkeypatch.setattr(cli, "job", job)
+    monkeypatch.setattr(cli, "one", lambda *of: None)
+    monkeypatch.setenv("RECOLLECT_PACK", "3")
+    of = ["--scale", "paper", "--env", "amago_dark_key_door", "--seed", "0", "--threads", "4", "--method"]
+    for method in ("amago_transformer", "amago_transformer.devices=2"):
+        assert CliRunner().invoke(app, ["run", *of, method]).exit_code == 0
+    assert held == [(4, "auto", 3, 1), (4, "auto", 3, 2)]
 
 
 def test_the_version_is_printed() -> None:

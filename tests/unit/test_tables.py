@@ -11,10 +11,12 @@ import pytest
 from made_results import ROOM, SCALE
 
 import recollect
+from recollect import tables
 from recollect.settings.errors import UserError
 from recollect.stages import paths
 from recollect.stages.claims import claims
 from recollect.stages.figure import figure
+from recollect.stages.stage import Job
 
 
 @pytest.fixture
@@ -73,6 +75,13 @@ def test_what_a_figure_draws_is_its_csv(few: str) -> None:
         _ = found.drawn
     figure(SCALE, few)
     assert set(found.drawn["method"]) >= {"ad", "dt"} and {"mean", "low", "high"} & set(found.drawn)
+
+
+def test_a_figure_is_made_on_the_device_that_is_named(few: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(tables, "make_job", lambda *of: asked.append(of))
+    recollect.figure(SCALE, few, make=True, device="cpu")
+    assert asked == [(Job("figure", SCALE, few), "cpu")]
 
 
 def test_claims_are_a_row_for_each_contrast_judged_as_the_command_does(few: str, workdir: Path) -> None:

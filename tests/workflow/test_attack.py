@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # the attack is no part of the package
 
 import attack  # noqa: E402
-from attack import __main__, bad_input, campaign, flips, jobs, kills, table, trees  # noqa: E402
+from attack import __main__, bad_input, campaign, flips, jobs, kills, surroundings, table, trees  # noqa: E402
 from attack.campaign import Trial  # noqa: E402
 from recollect.settings.errors import UserError  # noqa: E402
 from recollect.stages.between_marks import marks  # noqa: E402
@@ -39,20 +41,31 @@ def test_a_handful_of_trials_hold(capsys: pytest.CaptureFixture[str]) -> None:
     assert "| a path is no name |" in said and "Not the whole campaign" in said
 
 
+@pytest.fixture
+def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Python that forks jobs is not started: no trial runs one."""
+    monkeypatch.setattr(__main__.preloaded, "address", lambda: "")
+    monkeypatch.setattr(__main__.preloaded, "MORE", [])
+
+
 def test_what_does_not_hold_is_counted_and_gives_a_status(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    no_process: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def taken(folder: Path) -> None:
         folder.mkdir()
-        flips.refused(("settings", "--help"), folder)  # is no mistake, so the check must say that nothing refused it
+        flips.refused(("settings", "--help"), folder)
 
     def broken(folder: Path) -> None:
         raise ZeroDivisionError
 
     def hangs(folder: Path) -> None:
-        monkeypatch.setattr(jobs, "PATIENCE", 0.0)
         jobs.run(("settings", "--help"), folder.parent)
 
+    def late(*of: object, **how: object) -> None:
+        raise subprocess.TimeoutExpired("recollect", 0.0)
+
+    monkeypatch.setattr(flips, "run", lambda words, folder: jobs.Said(0, "its help"))
+    monkeypatch.setattr(jobs.preloaded, "run", late)
     made = [Trial("bad inputs", "a promise", function.__name__, function) for function in (taken, broken)]
     made += [Trial("bad inputs", "another", "hangs", hangs), Trial("bad inputs", "another", "holds", lambda folder: 3)]
     monkeypatch.setattr(bad_input, "trials", lambda plan: iter(made))
@@ -61,6 +74,53 @@ def test_what_does_not_hold_is_counted_and_gives_a_status(
     assert "| a promise | 2 | 2 |" in said.out and "| another | 4 | 1 |" in said.out and "| all | 6 | 3 |" in said.out
     assert "FAILED taken: taken without a word" in said.err and "ZeroDivisionError" in said.err
     assert "did not end in" in said.err
+
+
+def test_a_campaign_of_too_few_trials_or_of_none_fails(
+    no_process: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = [Trial("flips", "a promise", "holds", lambda folder: None)]
+    monkeypatch.setattr(__main__, "trials", lambda plan, kinds: iter(few))
+    assert __main__.main(["--workers", "1"]) == 1
+    assert "FAILED only 1 flips; a whole campaign has" in capsys.readouterr().err
+    assert __main__.main(["swaps"]) == 0
+    assert __main__.main(["swaps", "--only", "another name"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "left", "said"),
+    [
+        (2, "error: a word is wrong", "", ""),
+        (2, "Error: no such option", "logs/of_the_job.log", ""),
+        (0, "error: a word is wrong", "", "taken without a word"),
+        (1, "error: Traceback", "", "a traceback"),
+        (1, "Killed", "", "without a message"),
+        (2, "error: a word is wrong", "results/half", "refused, but it left: ['results/half']"),
+    ],
+)
+def test_refused_means_a_message_and_nothing_left(
+    status: int, text: str, left: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(words: object, folder: Path) -> jobs.Said:
+        if left:
+            (folder / left).parent.mkdir()
+            (folder / left).touch()
+        return jobs.Said(status, text)
+
+    monkeypatch.setattr(flips, "run", run)
+    with pytest.raises(jobs.Failed, match=re.escape(said)) if said else nullcontext():
+        flips.refused(("train",), tmp_path)
+    if not left:  # where a disk is full, files of before stay
+        with pytest.raises(jobs.Failed) if said else nullcontext():
+            surroundings.said_as_a_message(jobs.Said(status, text))
+
+
+@pytest.mark.parametrize("found", [{"a": "1"}, {"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "0"}])
+def test_missing_files_and_other_ones_and_other_bytes_differ(found: dict[str, str]) -> None:
+    kills.compare({"a": "1", "b": "2"}, {"b": "2", "a": "1"})
+    with pytest.raises(jobs.Failed, match=r"after 3 attacks these differ .*\['[bc]'\]") as failed:
+        kills.compare(found, {"a": "1", "b": "2"}, 3)
+    assert failed.value.trials == 3
 
 
 def test_trials_that_attack_nothing_do_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

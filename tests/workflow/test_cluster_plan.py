@@ -95,9 +95,13 @@ def test_seeds_that_share_a_job_are_made_by_it(finished: Any) -> None:
 @pytest.mark.parametrize("hours", [32, 12])
 def test_no_submission_asks_for_more_hours_than_a_job_may_take(hours: int, untouched: Any) -> None:
     target = ["--", "results/paper/figures/radt_dark_room_10x10.pdf"]
-    plan = planned(untouched, "--config", "scale=paper", f"job_hours={hours}", *target)
+    known = "jobs={cpu: {slurm_partition: main}, gpu: {slurm_partition: fast}}"
+    plan = planned(untouched, "--config", "scale=paper", f"job_hours={hours}", known, *target)
     minutes = [minutes_of(block) for block in plan]
     assert len(plan) > 5 and 60 * hours * 0.7 < max(minutes) <= 60 * hours
+    asked = re.findall(r"^ *resources: (.*)", "\n".join(plan), re.MULTILINE)
+    partitions = {("gpu=1" in line, *re.findall(r"slurm_partition=(\w+)", line)) for line in asked}
+    assert partitions == {(True, "fast"), (False, "main")}
 
 
 @pytest.mark.slow

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+ROOT = Path(__file__).resolve().parents[2]
 RUNS = "results/smoke/runs/tmaze_passive_5/dqn_lstm{}/seed_0/scores.parquet"
+
+
+def test_of_each_job_that_failed_its_last_error_is_said_and_else_its_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "workflow")
+    last_words = importlib.import_module("last_words")
+    logs = {"a": "error: first\nerror: last\n  to do: mend it\n", "b": "at work\nKilled\n\n", "c": ""}
+    for name, text in logs.items():
+        (tmp_path / name).write_text(text)
+    said = [f"    log: {tmp_path / name} (check log file(s) for error details)" for name in "aabcd"]
+    (tmp_path / "of_snakemake").write_text("\n".join(["Error in rule run:", *said, "    log: e\n"]))
+    lines = last_words.of([str(tmp_path / "of_snakemake"), str(tmp_path / "nowhere")]).splitlines()
+    assert lines == [
+        f"not finished: {tmp_path / 'a'}: error: last",
+        f"not finished: {tmp_path / 'b'}: Killed",
+        f"not finished: {tmp_path / 'c'}",
+        f"not finished: {tmp_path / 'd'}",
+        "What is finished is kept. The same command goes on from there.",
+    ]
 
 
 @pytest.mark.slow

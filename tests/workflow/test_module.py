@@ -54,6 +54,14 @@ def test_the_snakefile_where_the_catalogue_looks_plans_the_same_jobs(untouched: 
     assert untouched.planned("-s", "workflow/Snakefile", *arguments) == untouched.planned(*arguments) != []
 
 
+def test_all_that_is_taken_from_inside_snakemake_is_used(root: Path) -> None:
+    """Each is tried in a workflow of a few lines; a run that begins without one of them fails only where it is needed."""
+    text = (root / "workflow/snakemake_internals.py").read_text()
+    used = "".join((root / name).read_text() for name in ("Snakefile", "rules/common.smk"))
+    offered = re.findall(r"^def ([a-z]\w+)", text, re.MULTILINE)
+    assert len(offered) > 6 and not [name for name in offered if f"snakemake_internals.{name}" not in used]
+
+
 def test_rules_are_not_planned_with_the_package_of_another_clone(root: Path, tmp_path: Path) -> None:
     specification = importlib.util.spec_from_file_location("own_package", root / "workflow/own_package.py")
     assert specification and specification.loader

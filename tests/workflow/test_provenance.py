@@ -137,6 +137,12 @@ def test_another_version_of_the_tracked_file_brings_its_records(provenance: Modu
         path.write_bytes(content)
     assert provenance.restore() == 1
     assert json.loads(place.read_text())["params"] == ["first"]
+    recorded("a", "x", params=["third"])
+    provenance.save()
+    for path, content in first.items():
+        path.write_bytes(content)
+    provenance.save()  # by itself, before any Snakemake
+    assert provenance._unpack(provenance.TRACKED)["a"]["params"] == ["first"]
 
 
 def test_what_a_killed_restore_left_out_is_restored_by_the_next(

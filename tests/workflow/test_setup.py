@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import fcntl
 import hashlib
 import importlib.util
 import json
@@ -14,7 +15,7 @@ import tomllib
 import venv
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import yaml
@@ -423,6 +424,31 @@ def test_a_later_family_keeps_the_cpu_torch_and_base_brings_the_registrys_back(s
     assert torch[-1].endswith("/torch.txt") and "--force-reinstall" in torch
 
 
+def test_nvidias_libraries_are_there_exactly_where_the_torch_that_was_found_declares_them(
+    setup: ModuleType, prefix: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def declared(command: list[str], **how: object) -> SimpleNamespace:
+        """What the newest torch declares: nothing of NVIDIA's, where it is of the CPU lock or a local wheel."""
+        torch = [x for x in setup.calls if "torch" in x[-1]][-1]
+        return SimpleNamespace(stdout=b"numpy\n" + b"nvidia-cublas\n" * (torch[-1].endswith("/torch.txt")))
+
+    monkeypatch.setattr(setup.Setup, "torch_wants_cuda", load("setup").Setup.torch_wants_cuda)
+    monkeypatch.setattr(subprocess, "run", declared)
+    monkeypatch.setattr(sys, "platform", "linux")
+    local = ":env:.find-links='/somewhere'\n"
+    for family, wheels, wanted in (
+        ("base", "", True),
+        ("amago", "", True),
+        ("cpu", "", False),
+        ("base", local, False),
+        ("gpu", local, True),
+    ):
+        monkeypatch.setattr(setup.Setup, "pip_configuration", lambda self, wheels=wheels: wheels)
+        setup.Setup(prefix, family, tools=False).run()
+        installed = [x for x in setup.calls if any(str(word).endswith("/models.txt") for word in x)][-1]
+        assert any(str(word).endswith("/cuda.txt") for word in installed) is wanted, family
+
+
 def test_a_mirror_of_pip_is_used_by_uv_too_and_an_extra_index_is_not(
     setup: ModuleType, prefix: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -467,6 +493,17 @@ def test_a_python_that_the_locks_do_not_know_and_one_without_venv_are_said_plain
     assert "python3-venv" in capsys.readouterr().err
 
 
+def test_two_set_ups_are_never_at_work_together(
+    setup: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup, "LOCKS", tmp_path)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    with setup.alone(), pytest.raises(BlockingIOError):
+        fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(folder)
+
+
 def test_the_set_up_script_can_be_read_by_a_python_that_is_too_old() -> None:
     ast.parse((ENVS / "setup.py").read_text(), feature_version=(3, 7))
 
@@ -498,7 +535,11 @@ def profile(name: str, *options: str) -> dict[str, object]:
 
 
 def test_snakemake_alone_uses_all_cores_and_a_chosen_profile_is_not_limited_by_it() -> None:
-    assert profile("default")["cores"] == "all"
+    default = profile("default")
+    assert default["cores"] == "all"
+    # The same command goes on after a kill, and a touched memory of gigabytes is the one that it was.
+    assert default["rerun-incomplete"] and default["keep-incomplete"]
+    assert int(str(default["max-checksum-file-size"])) >= 10**11
     assert "cores" not in profile("default", "--profile", "cluster")
 
 

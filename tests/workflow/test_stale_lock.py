@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 
 from recollect.settings.errors import UserError
@@ -43,9 +42,26 @@ def test_only_own_locks_are_cleared_and_one_that_goes_meanwhile_is_no_error(stal
     going.symlink_to(tmp_path / "nowhere")  # is listed, and has no time: as one that is removed in between
     first = stale_lock.clear()
     stale_lock.sign(first, [own, going])
+    os.close(stale_lock.clear())
+    assert own.exists(), "the Snakemake whose lock it is lives"
     os.close(first)
     os.close(stale_lock.clear())
     assert not own.exists() and other.exists() and going.is_symlink()
+
+
+def test_a_lock_that_another_host_signed_stays(
+    stale_lock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / ".snakemake/locks/0.input.lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    with monkeypatch.context() as there:
+        there.setattr(stale_lock.platform, "node", lambda: "another-host")
+        first = stale_lock.clear()
+        stale_lock.sign(first, [lock])
+    os.close(first)  # flock does not reach here
+    os.close(stale_lock.clear())
+    assert lock.exists()
 
 
 def test_a_lock_of_a_signed_name_that_was_made_later_stays(stale_lock: Any, tmp_path: Path) -> None:
@@ -83,6 +99,7 @@ rule one:
     shell: "touch {{output}}"
 """
     )
-    command = [sys.executable, "-m", "snakemake", "--cores", "1", "--quiet", "all"]
     for _ in range(2):  # the second clears what the first left: else it could not come as far
-        assert subprocess.run(command, cwd=tmp_path, check=False, timeout=300).returncode == -signal.SIGKILL
+        words = ["--cores", "1", "--quiet", "all"]
+        done = preloaded.run("snakemake", words, cwd=tmp_path, env=dict(os.environ), timeout=300)
+        assert done.returncode == -signal.SIGKILL

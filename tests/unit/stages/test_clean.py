@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import fcntl
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import typer
 import yaml
 from typer.testing import CliRunner
 
+from recollect import commands
 from recollect.artifacts.lock import run_lock
 from recollect.artifacts.sealed import manifest_path, sealing, write_table
 from recollect.cli import app
@@ -213,6 +217,9 @@ def test_nothing_goes_without_a_word(clean: Callable[..., str], monkeypatch: pyt
     assert "(seed 7)" in clean("--unused", "-n") and "(seed 7)" in clean("--unused", "-n", "--yes")
     with pytest.raises(UserError, match="nobody can be asked"):
         clean("--unused")
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(typer, "confirm", lambda question: False)
+    commands.clean(unused=True)
     assert all(path.is_file() for path in files)
     assert "(seed 7)" in clean("--unused", "--yes")
     assert not any(path.exists() for path in files)

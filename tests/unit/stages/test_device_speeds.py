@@ -136,6 +136,7 @@ def test_a_later_run_of_a_few_lines_takes_the_place_of_these_alone() -> None:
         timed_row(f"{gpt}, acting", {"as set": 7.0}, run="old, day"),
     )
     jobs = [TimedJob.model_validate(part(stage, seconds=100)) for stage in ("train", "evaluate")]
+    jobs.append(TimedJob.model_validate({**part("train", seconds=20), "seeds": 10}))
     earlier = DeviceSpeeds(device="G", commit="c", date="d", torch="t", peaks={}, rows=first, jobs=tuple(jobs))
     rows = (
         timed_row(f"{gpt}, update", {"as set": 20.0}),
@@ -144,7 +145,7 @@ def test_a_later_run_of_a_few_lines_takes_the_place_of_these_alone() -> None:
     quicker = TimedJob.model_validate(part("train", seconds=60))
     later = DeviceSpeeds(device="G", commit="e", date="f", torch="t", peaks={}, rows=rows, jobs=(quicker,))
     found = speeds.beside(earlier, later)
-    assert found.jobs == (quicker, jobs[1]) and found.commit == "e"
+    assert found.jobs == (quicker, *jobs[1:]) and found.commit == "e"
     assert [(row.what, row.best, row.run) for row in found.rows] == [
         (f"{gpt}, update", "bf16", "c, d"),
         (f"{gpt}, acting", "as set", "old, day"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from recollect import commands
 from recollect.artifacts.sealed import write_json
 from recollect.cli import app
 from recollect.common import work
@@ -466,6 +468,10 @@ def test_one_seed_of_each_run_is_tried_that_was_not_measured_on_this_device(
     assert try_out.try_all("smoke", ["one"], {other_seed: took(other_seed, 3.0)}, "cpu") == {}
     assert try_out.try_all("smoke", ["one"], {other_seed: took(other_seed, 3.0)}, "cuda").keys() == {train}
     assert tried == [(train, "cpu"), (train, "cuda")]
+    monkeypatch.setattr(commands, "job", lambda *of: nullcontext("cpu"))
+    asked = ["forecast", "--scale", "smoke", "one"]
+    plain, after = (CliRunner().invoke(app, [*asked, *more]).output for more in ([], ["--measure"]))
+    assert "wall time" in plain and plain != after, "what was tried is not reckoned with"
 
 
 def test_devices_bound_only_what_takes_one() -> None:

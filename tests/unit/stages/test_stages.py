@@ -24,7 +24,14 @@ from recollect.stages import inputs, packs, paths, rules
 from recollect.stages.figure import spec_of
 from recollect.stages.forecast import forecast
 from recollect.stages.plan import embedders, maker, plan
-from recollect.stages.selection import check_targets, chosen_figures, default_config, default_selection, selection
+from recollect.stages.selection import (
+    JobResources,
+    check_targets,
+    chosen_figures,
+    default_config,
+    default_selection,
+    selection,
+)
 from recollect.stages.stage import Job, Stage
 from recollect.stages.table import STAGES
 
@@ -197,7 +204,8 @@ def test_every_variant_that_is_not_trained_is_found_wherever_that_is_said(workdi
 
 def test_a_scale_of_ones_own_asks_for_what_it_says_and_not_for_what_it_is_called(workdir: Path) -> None:
     shutil.copy("config/scales/paper.yaml", "config/scales/mylab.yaml")
-    train = rules.StageRule("run")
+    of_cluster = {"cpu": {"slurm_partition": "main"}, "gpu": {"slurm_partition": "fast", "gpu_model": "a100"}}
+    train = rules.StageRule("run", jobs=JobResources.model_validate(of_cluster))
     asked = {}
     for scale in ("paper", "mylab", "demo"):
         wildcards = {"scale": scale, "env": ROOM, "method": "radt", "seed": "0"}
@@ -206,9 +214,11 @@ def test_a_scale_of_ones_own_asks_for_what_it_says_and_not_for_what_it_is_called
             train.threads(wildcards),
             train.mem_mb(wildcards, 1),
             train.runtime(wildcards, 1),
+            train.resources["slurm_partition"](wildcards),
+            train.resources["gpu_model"](wildcards),
         )
-    assert asked["mylab"] == asked["paper"] == (1, 4, 16000, 28 * 60)
-    assert asked["demo"] == (0, 1, 1500, 180)
+    assert asked["mylab"] == asked["paper"] == (1, 4, 16000, 28 * 60, "fast", "a100")
+    assert asked["demo"] == (0, 1, 1500, 180, "main", None)
     published = spec_of("mylab", "radt_dark_room_10x10")
     assert published.references_of(ROOM) and not spec_of("demo", "radt_dark_room_10x10").references_of(ROOM)
     shutil.copy("config/scales/smoke.yaml", "config/scales/toys.yaml")
