@@ -55,7 +55,8 @@ class Camera(gymnasium.Env):
     def step(self, action):
         self.time += 1
         self.shade = (self.shade + int(self.np_random.integers(9))) % 256
-        return self.seen(action), float(action), self.time == self.ends, self.time == self.cut, {}
+        info = {"is_success": self.shade >= 128, "shade": self.shade}
+        return self.seen(action), float(action), self.time == self.ends, self.time == self.cut, info
 
 
 class Walk(gymnasium.Env):
@@ -220,8 +221,8 @@ def test_cut_and_end_at_the_same_step_is_an_end_and_a_batch_goes_on_by_itself() 
             assert info["final_obs"][:, 60:].tolist() == [[-1, 0.5], [1, 0.5]]
 
 
-def test_processes_play_the_same_and_go_on_from_a_state() -> None:
-    here, there = make(3, id=CAMERA), make(3, id=CAMERA, processes=True)
+def test_processes_play_and_tell_the_same_and_go_on_from_a_state() -> None:
+    here, there = (make(3, id=CAMERA, metrics=["shade"], processes=apart) for apart in (False, True))
     try:
         assert here.reset()[0].tolist() == there.reset()[0].tolist()
         for step in range(9):
@@ -237,6 +238,10 @@ def test_processes_play_the_same_and_go_on_from_a_state() -> None:
             actions = np.arange(3) % 3
             ours, theirs = here.step(actions), there.step(actions)
             assert [part.tolist() for part in ours[:4]] == [part.tolist() for part in theirs[:4]], step
+            np.testing.assert_equal(ours[4], theirs[4])
+            np.testing.assert_array_equal([here.first_BM, here.latest_BM], [there.first_BM, there.latest_BM])
+            assert ("success" in theirs[4]) == (step == 6), step
+        assert np.isfinite(there.latest_BM).sum() == 2  # the third began anew and has not ended
     finally:
         there.close()
 
@@ -255,7 +260,7 @@ if __name__ == "__main__":
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.append(1))
     print(*(process.pid for process in world.inner.processes), flush=True)
-    while not stopped:
+    while len(stopped) < 2:
         time.sleep(0.05)
     time.sleep(0.5)
     world.step(np.array([0, 1]))
@@ -280,18 +285,20 @@ def owner(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.wait()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("told", [(signal.SIGINT, signal.SIGTERM), ()], ids=["told", "killed"])
 def test_processes_go_on_until_their_job_has_saved_and_end_with_it(
-    owner: subprocess.Popen[str], number: signal.Signals
+    owner: subprocess.Popen[str], told: tuple[signal.Signals, ...]
 ) -> None:
-    """What stops a job goes to all its processes, as SIGTERM from SLURM or Ctrl-C from a terminal; a kill goes to it alone."""
+    """What stops a job goes to all its processes, as Ctrl-C from a terminal or SIGTERM from SLURM; a kill goes to it alone."""
     assert owner.stdout is not None
     pids = [int(pid) for pid in owner.stdout.readline().split()]
     assert len(pids) == 2 and all(map(lives, pids))
-    if number is signal.SIGKILL:
+    for number in told:
+        os.killpg(owner.pid, number)
+        time.sleep(0.1)  # or the second is told first
+    if not told:
         owner.kill()
     else:
-        os.killpg(owner.pid, number)
         assert owner.stdout.readline().strip() == "2" and owner.wait(timeout=60) == 75
     end = time.monotonic() + 30
     while any(map(lives, pids)):
@@ -314,30 +321,31 @@ def test_a_process_that_dies_is_reported_and_the_others_end() -> None:
 WALK: dict[str, Any] = {"id": "camera_things/Walk-v0", "metrics": ["steps gone"]}
 
 
-def walk(**options: Any) -> Any:
+def walk(count: int, **options: Any) -> Any:
     chosen = {**WALK, **options}
     listed = registry.tasks("gymnasium", chosen, "eval")
-    return registry.make_world("gymnasium", chosen, listed * 6, np.arange(6, dtype=np.uint64))
+    return registry.make_world("gymnasium", chosen, listed * count, np.arange(count, dtype=np.uint64))
 
 
-@pytest.mark.parametrize("processes", [False, True])
-def test_success_and_further_numbers_of_info_are_kept_where_episodes_end(processes: bool) -> None:
-    world = walk(processes=processes)
-    world.reset(options={"reset_mask": np.ones(6, bool)})
+def test_success_and_further_numbers_of_info_are_kept_where_episodes_end() -> None:
+    """By themselves, or cut by the horizon as those of four steps are."""
+    world = walk(3, horizon=3)
+    world.reset(options={"reset_mask": np.ones(3, bool)})
     words_B = world.get_state()["word"].copy()
     length_B = 2 + words_B % 3
     for step in range(1, 4):
-        *_, terminated_B, _, info = world.step(np.zeros(6, np.int64))
-        assert (terminated_B == (length_B == step)).all()
-        if terminated_B.any():
-            np.testing.assert_array_equal(info["success"][terminated_B], (words_B % 2 == 0)[terminated_B])
-            world.reset(options={"reset_mask": terminated_B})
-    ended_B = length_B < 4
-    np.testing.assert_array_equal(world.first_BM[ended_B, 0], length_B[ended_B])
-    assert np.isnan(world.first_BM[~ended_B]).all() and ended_B.sum() > 0
-    world.reset(options={"reset_mask": np.ones(6, bool)})
-    assert np.isnan(world.first_BM).all() and not np.isnan(world.latest_BM[ended_B]).any()
-    world.close()
+        *_, terminated_B, truncated_B, info = world.step(np.zeros(3, np.int64))
+        ended_B = terminated_B | truncated_B
+        assert (terminated_B == (length_B == step)).all() and (ended_B == (np.minimum(length_B, 3) == step)).all()
+        if ended_B.any():
+            np.testing.assert_array_equal(info["success"][ended_B], (words_B % 2 == 0)[ended_B])
+        assert np.isnan(world.first_BM[:, 0]).tolist() == (np.minimum(length_B, 3) > step).tolist()
+        if step < 3:
+            world.reset(options={"reset_mask": ended_B})
+    np.testing.assert_array_equal(world.first_BM[:, 0], np.minimum(length_B, 3))
+    assert truncated_B.any() and terminated_B.any()
+    world.reset(options={"reset_mask": np.ones(3, bool)})
+    assert np.isnan(world.first_BM).all() and not np.isnan(world.latest_BM).any()
 
 
 def test_a_metric_that_an_episode_does_not_tell_is_nan() -> None:
@@ -352,8 +360,12 @@ def test_a_metric_that_an_episode_does_not_tell_is_nan() -> None:
         for one in ([True, False], [False, True]):
             world.reset(options={"reset_mask": np.array(one)})
     world.reset()  # all begin anew
-    world.step(np.array([0, 1]))
+    assert "success" in world.step(np.array([0, 1]))[4]
     np.testing.assert_array_equal(world.first_BM.T, [[nan, 1]])
+    world.reset()
+    play = world.inner.step
+    world.inner.step = lambda actions: (*play(actions)[:4], {})  # it has no success for ever because it had one
+    assert "success" not in world.step(np.array([1, 1]))[4] and np.isnan(world.latest_BM).all()
 
 
 def test_a_metric_that_no_environment_tells_is_refused_with_the_nearest_that_one_tells() -> None:
@@ -371,7 +383,7 @@ def test_a_metric_that_no_environment_tells_is_refused_with_the_nearest_that_one
 
 
 def test_a_word_is_no_metric() -> None:
-    world = walk(metrics=["word"])
+    world = walk(6, metrics=["word"])
     world.reset(options={"reset_mask": np.ones(6, bool)})
     with pytest.raises(UserError, match=r"info\['word'\] is not one number"):
         for _ in range(4):

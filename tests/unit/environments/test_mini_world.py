@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,29 @@ def test_images_are_those_that_the_package_reads(task: str) -> None:
         images, _, terminated, *_ = world.step(draws.integers(3, size=3))
         if terminated.any():
             break
+
+
+def test_what_is_seen_is_of_now_drawn_once_and_with_the_list_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, drawn = [0], []
+
+    def draw() -> np.ndarray:
+        drawn.append(mini_world._drawn.list)
+        return np.full((60, 80, 3), now[0], np.uint8)
+
+    def step(action: int) -> tuple[Any, ...]:
+        now[0] += action
+        return None, 0.5, action == 2, False, {}
+
+    monkeypatch.setattr(mini_world._drawn, "list", 1)
+    player = mini_world.Player.__new__(mini_world.Player)
+    player.list, player.seen, player.draw = 7, None, draw
+    player.inner = SimpleNamespace(reset=lambda seed: now.__setitem__(0, seed), step=step)
+    for do, shade in ((partial(player.begin, 3), 3), (partial(player.step, 2), 5), (partial(player.begin, 9), 9)):
+        assert do() in (None, (0.5, True))
+        for _ in range(2):
+            mini_world._drawn.list = 1  # another one's
+            assert (player.look() == shade).all() and player.look().shape == mini_world.SHAPE
+    assert drawn == [7] * 3
 
 
 @with_miniworld

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
 import fake_amago_packages
@@ -239,6 +240,9 @@ def test_popgym_has_amagos_39_tasks_and_numpys_own_generator_is_left_alone(fakes
     bounds = {name: popgym.tasks("eval", task=name)[0].data["normalisation"]["from_random"] for name in popgym.TASKS}
     assert all(-1 < low < 0.3 and high == 1 for low, high in bounds.values())
     assert bounds["RepeatFirstHard"][0] == pytest.approx(-0.5, abs=0.03)  # one of four guesses is right
+    timed = make("popgym", [0], task="RepeatFirstHard", timer=True)
+    timed.reset()
+    assert [timed.step(np.array([0]))[0][0, -1] for _ in range(2)] == [np.float32(0.001), np.float32(0.002)]
     before = np.random.get_state()[1].tolist()
     world = make("popgym", [0, 1], task="RepeatFirstHard", horizon=50)
     cards = [world.reset()[0].tolist()]
@@ -305,6 +309,7 @@ def test_instructions_have_the_published_chances() -> None:
     # A far place needs a large drawn distance, which is rare: most ways lead near the middle, (32, 32).
     far = [np.hypot(*(int(m[:-1]) - 32 for m in goal.split("_")[1:])) for goal in ways for _ in range(ways[goal])]
     assert np.mean(far) == pytest.approx(14, abs=1.5) and max(far) < 45 and min(far) < 4
+    assert len(ways) > 100  # of places that are as far any one is drawn, or nearly
     assert all(instructions.text(instructions.numbers(goal)) == goal for goal in goals)
 
 
@@ -350,6 +355,8 @@ def test_what_was_achieved_opens_the_next_of_the_tech_tree(fakes: None) -> None:
         if (terminated | truncated).any():
             world.reset(options={"reset_mask": terminated | truncated})
     assert any(world._drawn(word, 2) != world._drawn(word, 1) for word in range(60))  # and it is asked for
+    of_tree = [world._drawn(word, 0) == ["collect_wood"] for word in range(300)]  # of others, 1.2 % are this one
+    assert np.mean(of_tree) == pytest.approx(0.34, abs=0.06)  # specification 4.7: a third
 
 
 @pytest.mark.parametrize(
@@ -384,6 +391,22 @@ def test_an_instruction_is_followed_shown_and_paid(fakes: None) -> None:
         info["achieved"][0, 0].tolist() == instructions.numbers("place_table")
         and np.isnan(info["achieved"][0, 1:]).all()
     )
+    world.reset()
+    world._goals_BKW[0] = np.nan
+    world._goals_BKW[0, 0] = instructions.numbers("travel_35m_35m")
+    world.players[0].inner._player.pos = np.array([35, 34])
+    assert world.step(np.array([5]))[1:3] == (1, True)  # wood is collected besides
+
+
+def test_every_episode_has_the_instruction_of_its_own_word_and_nothing_of_the_one_before(fakes: None) -> None:
+    world, drawn = make("crafter", [0, 1], horizon=1), set()
+    for _ in range(8):
+        world.reset()
+        for word, goals_KW in zip(world.get_state()["word"].tolist(), world.goals(), strict=True):
+            asked = [instructions.text(goal) for goal in goals_KW if not np.isnan(goal[0])]
+            assert asked == world._drawn(word, 0)
+            drawn.add(tuple(asked))
+    assert len(drawn) > 12
 
 
 def test_what_was_completed_is_shown_a_step_later_where_that_is_asked_for(fakes: None) -> None:
@@ -396,6 +419,9 @@ def test_what_was_completed_is_shown_a_step_later_where_that_is_asked_for(fakes:
         seen, reward, *_ = world.step(np.array([action]))
         shown.append((seen[0, world.goal_part.where].astype(int) - 128).reshape(5, 3)[3, 0])
     assert shown == [0, -3, -3] and reward[0] == 1
+    assert (
+        world.reset()[0][0, world.goal_part.where].astype(int) > 128 - 3
+    ).all()  # none of the next episode is completed
 
 
 def test_parts_of_an_observation_are_where_they_are_said_to_be(fakes: None) -> None:
@@ -411,6 +437,7 @@ def test_parts_of_an_observation_are_where_they_are_said_to_be(fakes: None) -> N
         if kind == "textures":
             np.testing.assert_array_equal(part["textures"], inner._sem_view().T[29:36, 28:37] + 1)
             assert part["features"][:3].tolist() == pytest.approx([0, 1, 0.9]) and part["features"][-1] == 0.5
+            assert part["features"][18:20].tolist() == pytest.approx([2 / 60, 2 / 60])  # at (32, 32), counted from 30
             inner._player.pos = np.array([0, 63])  # at a corner what is outside is 0, and the rest keeps its place
             corner = world._observe()[0][:63].reshape(7, 9)
             np.testing.assert_array_equal(corner[:4, 4:], inner._sem_view().T[60:64, :5] + 1)
@@ -506,6 +533,8 @@ def test_attempts_have_the_same_positions_and_success_is_the_share_of_them(fakes
     assert first[:, 39].tolist() == [1, 1] and not first[:, 36:39].any()
     goals = np.stack([player.now.inner.goal for player in world.players])
     assert abs(goals[0] - goals[1]).max() > 1e-3
+    shown = make("meta_world_kshot", [0, 1], goal_shown=True).reset()[0]
+    np.testing.assert_allclose(shown[:, 36:39], goals, rtol=1e-6)
     for step in range(18):
         attempt = step // 6
         way = np.zeros((2, 4), np.float32)
@@ -563,6 +592,12 @@ def test_starts_are_tasks_and_a_missing_package_or_game_is_told(monkeypatch: pyt
     assert [task.name for task in retro.tasks("starts", **starts)] == ["Level1-1", "Level8-1"]
     (together,) = retro.tasks("train", **starts)
     assert together.data == {"starts": ["Level1-1", "Level8-1"]}
+    player, asked = retro.Player.__new__(retro.Player), []
+    player.starts = together.data["starts"]
+    player.worker = SimpleNamespace(ask=lambda what, which: asked.append(which[0]["start"]))  # type: ignore[assignment]
+    for word in range(4):
+        player.begin(word)
+    assert asked == 2 * ["Level1-1", "Level8-1"]
     if find_spec("stable_retro") is None:
         with pytest.raises(UserError, match="needs the package 'stable_retro'"):
             make("retro", [0])

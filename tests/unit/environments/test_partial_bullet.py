@@ -94,6 +94,7 @@ def test_an_episode_follows_from_its_word_whatever_was_played_before(bullet: str
     used.begin(5)
     for action in actions[:7]:
         used.step(-action)
+    used.contact_F[:] = 1  # it ended on all its feet
     used.begin(8)
     fresh.begin(8)
     first = fresh.look()
@@ -103,6 +104,9 @@ def test_an_episode_follows_from_its_word_whatever_was_played_before(bullet: str
         assert (used.look() == fresh.look()).all()
     fresh.begin(9)
     assert (fresh.look() != first).any()
+    if bullet == "fake":
+        fresh.inner.speed[:] = 80  # of which a tenth is seen, 5 at most
+        assert fresh._observe()[partial_bullet.BODY + 1 : -6 : 2].tolist() == [5] * 6
 
 
 def test_a_fall_ends_an_episode_but_not_the_cheetahs_and_the_horizon_cuts_it_off(bullet: str) -> None:

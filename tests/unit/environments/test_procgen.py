@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from recollect.environments import procgen, registry
+from recollect.environments import procgen, procgen_worker, registry
 from recollect.environments.base import World
 from recollect.environments.worker import find_python
 from recollect.settings.errors import UserError
@@ -132,6 +133,9 @@ def test_the_memory_mode_is_that_of_helm(tmp_path: Path, monkeypatch: pytest.Mon
         limits = {task.name: registry.make_world("procgen", memory, [task], np.zeros(1)).horizon for task in listed}
         of_memory = {"caveflyer": 1000, "dodgeball": 1000, "heist": 1000, "jumper": 2000, "maze": 500, "miner": 1000}
         assert limits == of_memory
+        assert (
+            registry.make_world("procgen", memory, listed, np.zeros(6)).horizon == 2000
+        )  # none is cut short of its own
     assert [task.name for task in registry.tasks("procgen", {**memory, "game": "maze"}, "eval")] == ["maze"]
     assert make([0], game="maze", horizon=7, **memory).horizon == 7
     with pytest.raises(UserError, match="no game 'bigfish' with a memory mode"):
@@ -203,7 +207,9 @@ def test_another_seed_gives_other_levels_and_a_fixed_level_is_always_the_same(pl
     assert not np.array_equal(first[0], first[1])  # the seed of an instance is its own
     assert np.array_equal(world.reset(seed=1)[0], first)
     world.step(np.array([4, 4]))
-    assert not np.array_equal(world.reset()[0], first)  # the next levels
+    following = world.reset()[0]
+    assert not np.array_equal(following, first)  # the next levels
+    assert np.array_equal(world.reset()[0], following)  # nothing was played since
     assert np.array_equal(world.reset(seed=1, options={"reset_mask": np.array([True, False])})[0][0], first[0])
     fixed, other = make([0, 1], split="seen", **games), make([0], split="unseen", **games)
     starts = []
@@ -293,6 +299,7 @@ def test_a_sticky_action_is_the_last_one_that_was_played(monkeypatch: pytest.Mon
     world = make([0] * 200, sticky_actions=0.25)
     world._seeds_B[:] = np.arange(200)
     world.reset()
+    assert (world.worker.arrays["action"] == 0).all()  # type: ignore[attr-defined]  # no episode was left out by force
     played = []
     for action in (3, 8, 11):
         world.step(np.full(200, action))
@@ -304,6 +311,56 @@ def test_a_sticky_action_is_the_last_one_that_was_played(monkeypatch: pytest.Mon
     world.reset()
     world.step(np.full(200, 5))
     assert (world.worker.arrays["action"] == 5).all()  # type: ignore[attr-defined]  # the next episode repeats none of them
+
+
+class PlainGame:
+    """A game as gym3 has it: each pixel says where it is. Its state is a number that actions are added to."""
+
+    def __init__(self, num: int, env_name: str, rand_seed: int, **told: Any) -> None:
+        self.told, self.state = {"num": num, "env_name": env_name, **told}, rand_seed
+
+    def act(self, action_1: np.ndarray) -> None:
+        self.state += int(action_1[0])
+
+    def observe(self) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
+        row, column, colour = np.indices((64, 64, 3), np.uint8)
+        seen = (row + 3 * column + 70 * colour + self.state)[None]
+        return np.array([self.state / 2], np.float32), {"rgb": seen.astype(np.uint8)}, np.array([self.state % 5 == 0])
+
+    def get_state(self) -> list[bytes]:
+        return [bytes([self.state])]
+
+    def set_state(self, states: list[bytes]) -> None:
+        (self.state,) = states[0]
+
+
+def test_games_are_shown_with_their_colours_first_and_upright(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the worker itself: what it makes of a task, and which pixel stands where; also after a state."""
+    monkeypatch.setitem(sys.modules, "procgen", SimpleNamespace(ProcgenGym3Env=PlainGame))  # type: ignore[arg-type]
+    arrays = {"action": np.array([4, -2, 7]), "reward": np.zeros(3), "first": np.zeros(3, bool)}
+    arrays["frame"] = np.zeros((3, *procgen.SHAPE_CHW), np.uint8)
+    games = procgen_worker.Games(arrays, {"distribution_mode": "hard"})
+
+    def shown(place: int, state: int) -> bool:
+        pixel = arrays["frame"][place, 2, 5, 9]  # row 5, column 9
+        return bool(pixel == (5 + 27 + 140 + state) % 256 and arrays["reward"][place] == state / 2)
+
+    levels = {"game": "maze", "start_level": 6, "num_levels": 8}
+    games.begin([{"place": place, "seed": 10 + place, **levels} for place in (0, 2)])
+    told = {
+        "env_name": "maze",
+        "start_level": 6,
+        "num_levels": 8,
+        "distribution_mode": "hard",
+        "num": 1,
+        "num_threads": 0,
+    }
+    assert games.games[2].told == told and shown(0, 10) and shown(2, 12) and not arrays["frame"][1].any()
+    states = games.get_state()
+    games.step()
+    assert shown(0, 14) and shown(2, 19) and states == [bytes([10]), b"", bytes([12])]
+    games.set_state(states)
+    assert shown(0, 10) and shown(2, 12) and arrays["first"].tolist() == [True, False, False]
 
 
 def test_the_worker_is_ended_with_its_world_and_a_crash_is_the_users_to_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -402,6 +402,8 @@ def test_single_world_plays_the_asked_task() -> None:
     env.reset(seed=0)
     rewards = [env.step(action)[1] for action in [1] * 16 + [2] * 12]
     assert rewards == [0.0] * 27 + [1.0]  # the goal is at x = 16, y = 12
+    batch = gymnasium.make_vec("recollect/DarkRoom-v0", num_envs=82, vectorization_mode="vector_entry_point")
+    assert [task.index for task in batch.tasks] == [*range(80), 0, 1]  # type: ignore[attr-defined]
 
 
 def test_single_worlds_without_a_seed_begin_each_somewhere_else_and_go_on_from_there() -> None:
@@ -415,3 +417,12 @@ def test_single_worlds_without_a_seed_begin_each_somewhere_else_and_go_on_from_t
         again = worlds[-1].get_state()
         assert (again["seeds"], again["draws"]) == (first["seeds"], 2 * first["draws"])
     assert (worlds[0].get_state()["wind"] != worlds[1].get_state()["wind"]).all()
+
+
+def test_what_a_single_world_tells_where_it_ends_is_no_batch() -> None:
+    env = gymnasium.make("recollect/KeyToDoor-v0", explore_steps=1, length=1)
+    env.reset(seed=0)
+    told: dict[str, Any] = {}
+    while not told:
+        *_, told = env.step(0)
+    assert told.keys() == {"success"} and np.ndim(told["success"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 import sys
 from collections import namedtuple
@@ -256,8 +257,10 @@ def test_rewards_are_scaled_by_the_deviation_of_discounted_returns() -> None:
     np.testing.assert_array_equal(agent._scaled(rewards[0], ends[0]), rewards[0])
 
 
-def test_the_loss_is_that_of_ppo() -> None:
-    chosen = settings(entropy=0.03, value_coefficient=0.7)
+def test_a_step_is_adams_on_the_loss_of_ppo_with_its_gradient_cut() -> None:
+    """Of all settings that a loss and a step have; images are 0 to 1."""
+    cut = {"gradient_norm": 0.02, "adam_epsilon": 0.01, "learning_rate": 0.1}
+    chosen = settings(entropy=0.03, value_coefficient=0.7, minibatch=20, **cut)
     agent = ppo_images.ImagePPO(
         "procgen", OPTIONS, registry.tasks("procgen", OPTIONS, "train")[0], chosen, 0, Columns(), "cpu"
     )
@@ -265,14 +268,22 @@ def test_the_loss_is_that_of_ppo() -> None:
     images = torch.randint(0, 256, (20, 3, 64, 64), generator=draws, dtype=torch.uint8)
     action = torch.randint(0, 15, (20,), generator=draws)
     old, advantage, target = (torch.randn(20, generator=draws) - shift for shift in (2.7, 0, 0))
-    with torch.no_grad():
-        log, value = agent.network(images)
-    chosen_log = torch.distributions.Categorical(logits=log)
+    plain = copy.deepcopy(agent.network)
+    features = plain.encoder(images.float() / 255)
+    chosen_log, value = torch.distributions.Categorical(logits=plain.actor(features)), plain.critic(features)[:, 0]
     ratio = torch.exp(chosen_log.log_prob(action) - old)
     scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     surrogate = torch.minimum(ratio * scaled, ratio.clamp(0.8, 1.2) * scaled).mean()
     expected = 0.7 * (value - target).square().mean() - surrogate - 0.03 * chosen_log.entropy().mean()
-    torch.testing.assert_close(agent._loss(images, action, old, advantage, target).detach(), expected)
+    torch.testing.assert_close(agent._loss(images, action, old, advantage, target).detach(), expected.detach())
+    weights = list(plain.parameters())
+    gradients = torch.autograd.grad(expected, weights)
+    norm = float(torch.cat([gradient.ravel() for gradient in gradients]).norm())
+    assert norm > 0.1
+    agent._learn(images.numpy(), [row.numpy() for row in (action, old, advantage, target)])
+    for ours, before, gradient in zip(agent.network.parameters(), weights, gradients, strict=True):
+        short = gradient * 0.02 / norm
+        torch.testing.assert_close(ours, before - 0.1 * short / (short.abs() + 0.01), rtol=1e-3, atol=1e-5)
 
 
 def test_each_pass_takes_what_was_played_once_in_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -295,6 +295,9 @@ def test_long_episodes_are_cut(files, room):
     expected = {name: c.reshape(160, 20, *c.shape[1:])[:, :7] for name, c in complete(room[1]).items()}
     np.testing.assert_array_equal(found["observation"], expected["observation"].reshape(-1, 2))
     assert found["done"].reshape(160, 7).sum(0).tolist() == [0] * 6 + [160]
+    for longest in (None, 15):
+        with pytest.raises(UserError, match="has 20 steps, the environment's have at most 10"):
+            read(files, keep={"longest": longest}, options={**ROOM, "horizon": 10})
 
 
 # ------------------------------------------------------------------------------------------------ worlds, settings
@@ -312,6 +315,8 @@ def test_the_form_of_rows_follows_from_the_world():
     assert (control.observation_dtype, control.action_dtype) == (np.float32, np.float32)
     assert control.action_shape == (4,) and control.actions == 0
     assert form_of(Made(Box(0, 9, (2,), np.int16), Discrete(5))).observation_dtype == np.int8
+    large = form_of(Made(Box(0, 128, (2,), np.int32), Discrete(200)))  # an int8 ends at 127
+    assert (large.observation_dtype, large.action_dtype) == (np.int16, np.int16)
     encoded = form_of(Made(Box(0, 255, (3, 64, 64), np.uint8), Discrete(15)), "states_encoded")
     assert encoded.observation_shape is None and encoded.observation_dtype == np.float32
     with pytest.raises(UserError, match="cannot be read"):

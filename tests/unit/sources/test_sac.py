@@ -6,6 +6,7 @@ Skipped where Stable-Baselines3 is not installed (`make setup FAMILY=sac`), but 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,32 @@ def test_a_history_is_what_the_world_did_and_shows_no_goal() -> None:
             assert (reward[0], ended[0]) == (arrays["reward"][row], arrays["done"][row])
             if ended[0]:
                 seen, _ = world.reset(options={"reset_mask": ended})
+
+
+def test_an_agent_has_its_settings_and_draws_and_learns_from_what_happened() -> None:
+    pytest.importorskip("stable_baselines3")
+    from recollect.sources.sac_agent import SACAgent
+
+    chosen: dict[str, Any] = {"learning_rate": 0.02, "learning_starts": 99, "batch_size": 7, "gamma": 0.9, "tau": 0.3}
+    settings = sac.Hyperparameters(**chosen, hidden=(6, 5), train_every=5, replay=50, transitions=60)
+    options, (task, _) = {**OPTIONS, "goal": "shown"}, registry.tasks(WORLD, OPTIONS, "train")
+    agent, other = (SACAgent(WORLD, options, one, settings, 1) for one in (task, replace(task, index=7)))
+    model, buffer = agent.model, agent.model.replay_buffer
+    assert {name: getattr(model, name) for name in chosen} == chosen and model.policy.net_arch == [6, 5]
+    assert (model.train_freq.frequency, model.gradient_steps, model.buffer_size) == (5, 5, 50)
+    assert (agent.weights()["actor.mu.weight"] != other.weights()["actor.mu.weight"]).all()  # of equal networks
+    blocks = [agent.advance(20).action for _ in range(2)]
+    assert (blocks[0][:, 0] != blocks[1][:, 0]).all()  # at random, in each block anew
+    world, rows = registry.make_world(WORLD, options, [task], world_seeds(1, [task])), []
+    seen = world.reset()[0]
+    for action in np.concatenate(blocks):
+        led_to, reward, _, cut, _ = world.step(action[None])
+        rows.append((seen[0, agent.env.entries], led_to[0, agent.env.entries], reward[0], cut[0], cut[0]))
+        seen = world.reset(options={"reset_mask": cut})[0] if cut[0] else led_to
+    kept = [buffer.observations, buffer.next_observations, buffer.rewards, buffer.dones, buffer.timeouts]
+    for array, expected in zip(kept, zip(*rows, strict=True), strict=True):
+        np.testing.assert_array_equal(array[:40, 0], np.array(expected))
+    assert buffer.timeouts.sum() == 2
 
 
 def test_a_history_depends_on_its_own_task_alone_and_leaves_the_generators_alone() -> None:

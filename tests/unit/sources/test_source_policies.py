@@ -25,7 +25,11 @@ def test_random_play_takes_every_action_equally_often_and_repeats_with_its_seed(
     np.testing.assert_allclose(np.bincount(arrays["action"], minlength=5) / 12_000, 0.2, atol=0.02)
     again = source_policies.generate("dark_room", {}, tasks[2:3], Hyperparameters(transitions=3000), seed=1)
     np.testing.assert_array_equal(again["action"], arrays["action"][6000:9000])
-    blocks = arrays["action"].reshape(12, 1000)  # no two are alike, of a task or of several
+    other = source_policies.generate("dark_room", {}, tasks[:1], Hyperparameters(transitions=1000), seed=2)
+    blocks = [
+        *arrays["action"].reshape(12, 1000),
+        other["action"],
+    ]  # no two are alike, of a task, of several or of seeds
     alike = [(one == other).mean() for one, other in combinations(blocks, 2)]
     np.testing.assert_allclose(alike, 0.2, atol=0.06)
 
@@ -49,6 +53,9 @@ def test_an_expert_that_is_not_at_random_goes_both_useful_ways_as_often() -> Non
     settings = Hyperparameters(policy="noise_annealed", transitions=2000, first_noise=0.5, last_noise=0.5)
     first = source_policies.generate("dark_room", options, tasks, settings, seed=0)["action"][::2]
     np.testing.assert_allclose(np.bincount(first, minlength=5) / 4000, [0.1, 0.35, 0.35, 0.1, 0.1], atol=0.03)
+    late = Hyperparameters(policy="noise_annealed", transitions=2000, power=3)  # of which three quarters are at random
+    first = source_policies.generate("dark_room", options, tasks, late, seed=0)["action"][::2]
+    np.testing.assert_allclose(np.isin(first, [0, 3, 4]).mean(), 0.6 * 0.75, atol=0.03)
 
 
 def test_the_expert_of_mazes_goes_the_shortest_way_through_every_goal():
@@ -134,6 +141,8 @@ def test_a_record_that_goes_on_knows_what_was_paid_in_the_episode_that_it_is_in(
         for _ in range(7):
             recorder.step(np.full(2, 4))
         assert recorder.last_return() == 8
+    for name, array in whole.histories().items():  # the first new row, too, sees where it stood
+        np.testing.assert_array_equal(again.histories()[name], array)
 
 
 def test_a_world_without_an_expert_is_refused_by_name():
