@@ -34,7 +34,7 @@ def numbers(contrast: Mapping[str, Any]) -> Numbers:
 def rounded(value: float) -> str:
     """``0.123``, ``−12.3``, ``1230``; the same of a number and of what docs/recorded has of it."""
     value = float(f"{value:.6g}")
-    digits = f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    digits = f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"  # three digits of more would be 1e+03
     return digits.replace("-", "−")
 
 

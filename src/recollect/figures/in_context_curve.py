@@ -165,12 +165,13 @@ def _plot(
             stagger = (k * len(line)) // (MARKERS * len(looks))  # so that markers do not lie on each other
             markers = MARKERS if len(line) > 2 * MARKERS else None
             style.draw_band(axes, line, look, markers=markers, first=stagger)
-        published = style.draw_references(axes, figure, panel.name)
+        first, last = float(rows["x"].min()), float(rows["x"].max())
+        end = last + (options.average - 1) / 2 if options.x == "episode" else last
+        published = style.draw_references(axes, figure, panel.name, until=end)
         title = figure.panel_label(panel, options.split)
         axes.set_title(title, loc="left")
         extra_rows += published
 
-        first, last = float(rows["x"].min()), float(rows["x"].max())
         top = max([float(rows[["y", "high"]].max().max()), *(y for _, _, _, y in published)])
         height = top - min(0.0, float(rows[["y", "low"]].min().min()))
         optimum = options.optimum
@@ -183,9 +184,9 @@ def _plot(
             notes.append(f"The optimum on {title}, {optimum:g}, lies above the axis.")
 
         if options.x == "episode":
-            style.episode_axis(axes, last + (options.average - 1) / 2)
+            style.episode_axis(axes, end)
         else:
-            style.step_axis(axes, last)
+            style.step_axis(axes, end)
         style.from_zero(axes, rows)
         axes.set_ylabel(options.y_label if i % columns == 0 else "")
         axes.set_xlabel(_x_label(options) if i + columns >= len(panels) else "")

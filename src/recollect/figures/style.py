@@ -207,8 +207,10 @@ def draw_published(
     """
     axes.plot(x, y, color=look.color, linestyle=SHORT_DASH, linewidth=0.8, alpha=0.9, zorder=2.5)
     inside = [(a, b) for a, b in zip(x, y, strict=True) if a <= until]
+    if not inside:  # markers of nothing, which nothing clips, would have no place in the layout
+        return
     axes.plot(
-        *np.array(inside).reshape(-1, 2).T, look.marker, markersize=3.2, markerfacecolor="white",
+        *np.array(inside).T, look.marker, markersize=3.2, markerfacecolor="white",
         markeredgecolor=look.color, markeredgewidth=0.7, alpha=0.9, zorder=2.5, clip_on=False,
     )  # fmt: skip
 

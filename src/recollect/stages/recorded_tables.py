@@ -173,7 +173,7 @@ def _numbers(rows: Sequence[Row], said: str) -> str:
 
 def _points(xs: Sequence[str], lines: Sequence[Sequence[Row]], several: bool) -> str:
     panel = [""] if several else []
-    heads = [f"{float(x):,.0f}" if x else "value" for x in xs]
+    heads = [f"{float(x):,.1f}".removesuffix(".0") if x else "value" for x in xs]
     largest = max(abs(float(row["y"])) for line in lines for row in line)
     decimals = 2 if largest < 10 else 1
     table = [f"| {' | '.join([*panel, '', *heads])} |", f"|{'---|' * (len(heads) + len(panel) + 1)}"]

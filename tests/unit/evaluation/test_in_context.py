@@ -137,8 +137,15 @@ def test_all_tasks_in_one_batch_equal_each_task_alone(tiny: Any, method: str, to
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_all_splits_in_one_batch_score_as_one_after_another(tiny: Any, method: str) -> None:
+def test_all_splits_in_one_batch_score_as_one_after_another(
+    tiny: Any, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As policies do on a GPU: the same table, in as many steps as one split takes."""
+
+    def by_goal(return_TE: np.ndarray, tasks: list[Task]) -> dict[str, np.ndarray]:
+        return {"from_goal": return_TE - [[10 * sum(task.data["goal"])] for task in tasks]}
+
+    monkeypatch.setattr(in_context, "normalised", by_goal)
     room = tiny()
     evaluation = room.environment.evaluation.model_copy(update={"splits": ("eval", "train")})
     environment = room.environment.model_copy(update={"evaluation": evaluation})
@@ -150,6 +157,7 @@ def test_all_splits_in_one_batch_score_as_one_after_another(tiny: Any, method: s
         tables.append(evaluate(acted, environment, method=method, seed=3, step=7))
         steps.append(len(acted.actions))
     assert tables[0].equals(tables[1]) and set(tables[0]["split"]) == {"eval", "train"}
+    assert "from_goal" in set(tables[0]["metric"])
     assert steps == [2 * 36, 36]
 
 
@@ -339,6 +347,10 @@ def test_seeds_of_rows_follow_from_the_task_and_not_from_its_place(tiny: Any) ->
     assert len(set(seeds.tolist())) == len(tasks)
     assert in_context.row_seeds("world", environment, tasks[:1], 1)[0] != seeds[0]
     assert in_context.row_seeds("actions", environment, tasks[:1], 0)[0] != seeds[0]
+    evaluation = environment.evaluation.model_copy(update={"seed": environment.evaluation.seed + 1})
+    for changed in ({"evaluation": evaluation}, {"name": "another"}):
+        other = in_context.row_seeds("world", environment.model_copy(update=changed), tasks, 0)
+        assert not set(other.tolist()) & set(seeds.tolist())
 
 
 def test_what_a_policy_draws_does_not_hang_on_its_worlds_draws(

@@ -12,6 +12,7 @@ import pytest
 from recollect.artifacts.scores import concat_scores, scores_frame
 from recollect.environments import crafter, popgym
 from recollect.figures import score_rows
+from recollect.figures.reference import groups
 from recollect.figures.registry import kind
 from recollect.figures.spec import FigureSpec, figure_spec
 from recollect.settings.errors import UserError
@@ -92,7 +93,11 @@ def test_popgyms_figures_have_the_papers_39_tasks_once() -> None:
         environments = figure_settings("paper", name).environments
         assert set(environments) == expected and len(environments) == 39
     panels = figure_settings("paper", "amago_popgym_tasks").options["panels"]
+    published, curves = (groups()[f"amago_popgym_{name}"].curves for name in ("tasks", "curves"))
     for level, rows in panels.items():
+        ends = [(place, curves[env]["amago_transformer"].y[-1]) for place, env in enumerate(rows, start=1)]
+        points = published[level]["amago_transformer"]
+        assert list(zip(points.x, points.y, strict=True)) == ends, level
         assert [row.removeprefix("amago_popgym_") for row in rows] == [
             game + level for game in (task.removesuffix("Easy") for task in map(_task, panels["Easy"]))
         ]
@@ -109,6 +114,25 @@ def test_crafters_rows_are_its_instructions_in_their_order() -> None:
     assert list(panels["One goal"]) == [f"amago_crafter/single/{task.index}" for task in single]
     several = [f"amago_crafter/multi/{task.index}" for task in crafter.tasks("multi")]
     assert list(panels["Several goals"]) == ["amago_crafter", *several]
+
+
+#: Specification 6.1, tables 1 and 2 (waking up, by images) and figure 9: success in hundredths.
+CRAFTER = {
+    "collect coal": 90.1, "collect drink": 99.9, "collect iron": 0.0, "collect stone": 99.5, "collect wood": 99.9,
+    "defeat skeleton": 76.5, "defeat zombie": 97.2, "eat cow": 96.6, "make stone pickaxe": 97.8, "make stone sword": 98.3,
+    "make wood pickaxe": 99.8, "make wood sword": 99.8, "place furnace": 94.2, "place plant": 99.3, "place table": 96.7,
+    "wake up": 93.7, "cow, stone pickaxe, coal, wood sword, zombie": 66.0, "drawn anew, one to five goals": 53.9,
+}  # fmt: skip
+
+
+def test_crafters_published_numbers_stand_in_the_rows_of_their_instructions() -> None:
+    panels = figure_settings("paper", "amago_crafter").options["panels"]
+    found: dict[str, float] = {}
+    for name in ("textures", "pixels"):
+        for panel, curves in groups()[f"amago_crafter_{name}"].curves.items():
+            labels, points = list(panels[panel].values()), curves["amago_transformer"]
+            found |= {labels[int(x) - 1]: 100 * y for x, y in zip(points.x, points.y, strict=True)}
+    assert found == pytest.approx(CRAFTER)
 
 
 # ---------------------------------------------------------------------------------------------------------------- rows
@@ -151,6 +175,10 @@ def test_a_row_is_an_environment_a_split_or_a_task_and_tasks_count_alike() -> No
         ["first", 1.0, 101.0, 3], ["first", 2.0, 1111.0, 3], ["second", 1.0, 112.0, 1],
     ]  # fmt: skip
     assert (table[table["method"] == "amago_ff"]["y"].to_numpy() == mine["y"].to_numpy() - 100).all()
+    at = {"panel": "first", "method": "mine", "x": [2], "y": [1500], "source": "s"}
+    beside = score_rows.draw(row_scores(), rows_spec(panels, scale="paper", references=[at])).figure.axes[0]
+    (marker,) = (line for line in beside.lines if np.array_equal(line.get_xdata(), [1500.0]))
+    assert np.allclose(marker.get_ydata(), 2, atol=0.5)
     plain = score_rows.draw(row_scores(), rows_spec({})).table
     assert plain["panel"].unique().tolist() == [""] and plain["y"].tolist() == [1.0, 101.0, 11.0, 111.0]
 

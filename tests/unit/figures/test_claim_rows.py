@@ -28,3 +28,8 @@ def test_a_number_and_its_record_are_printed_alike() -> None:
     """docs/recorded keeps six digits: a number that was nearly a tie before would else be rounded the other way after."""
     for value in (-0.24350000000000005, 0.49250000000000005, 1.2345, 12.25):
         assert rounded(value) == rounded(float(f"{value:.6g}"))
+
+
+@pytest.mark.parametrize(("value", "said"), [(99.96, "100"), (999.4, "999"), (-999.7, "−1000"), (12345.6, "12346")])
+def test_a_number_of_many_digits_has_no_exponent(value: float, said: str) -> None:
+    assert rounded(value) == said

@@ -108,8 +108,8 @@ def test_a_task_of_ours_stands_beside_the_published_one_and_published_values_bes
     published = {
         "panel": "aggregation",
         "method": "td3_gpt",
-        "x": (5.0, 9.0),
-        "y": (1.0, 1.0),
+        "x": (7.0, 9.0),
+        "y": (1.0, 40.0),
         "source": "them",
         "scale": "demo",
     }
@@ -126,6 +126,12 @@ def test_a_task_of_ours_stands_beside_the_published_one_and_published_values_bes
         assert rows[rows["method"] == "td3_lstm"]["x"].tolist() == [5, 9]
         assert rows["method"].str.startswith("published:").any() == (panel == "aggregation")
         assert rows["method"].str.startswith("line:").any()
+    (marker,) = (
+        line
+        for line in drawn.figure.axes[0].lines
+        if np.array_equal(line.get_ydata(), [40.0]) and line.get_marker() == "o"
+    )
+    assert np.array_equal(marker.get_xdata(), [1.0])  # length 9 is the second, and of 7 nothing is drawn
     titles = [axes.get_title(loc="left") for axes in drawn.figure.axes]
     assert titles[:2] == ["final performance", "ours"]
     assert {"length 5", "length 9", "length 5, ours"} <= set(titles)

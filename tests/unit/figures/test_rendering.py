@@ -167,10 +167,17 @@ def test_the_lines_on_the_canvas_are_the_rows_of_the_table() -> None:
 
 
 def test_published_values_are_drawn_at_their_own_scale_only() -> None:
-    demo, paper = (draw(in_context_scores(), in_context_spec(scale=scale)) for scale in ("demo", "paper"))
+    methods = ["ad", "radt"]
+    demo, paper = (
+        draw(in_context_scores(), in_context_spec(scale=scale, methods=methods)) for scale in ("demo", "paper")
+    )
     assert not demo.table["method"].str.startswith("published:").any()
     published = paper.table[paper.table["method"] == "published:radt"]
     assert published[["x", "y"]].to_numpy().tolist() == [[1, 1], [6, 50]]
+    drawn = [line for line in paper.figure.axes[0].lines if np.array_equal(line.get_ydata(), [1, 50])]
+    assert {line.get_color() for line in drawn if line.get_marker() == "None"} == {
+        style.styles_of(methods)["radt"].color
+    }
     assert any("the paper" in note for note in paper.notes)
     legends = [text.get_text() for legend in paper.figure.legends for text in legend.get_texts()]
     assert "published (read off the paper's figure)" in legends

@@ -167,9 +167,12 @@ ENDS = {
     "visual_match": (3600, 4000, 4000, 5300, 7800, 10_000),
     "key_to_door": (3400, 5800, 7500, 7500),
 }
+#: And the dotted line of each task; on PyBullet's robots the returns of recurrent agents, of -P and -V.
+LINES = {"tmaze_passive": 1 / 2, "tmaze_active": 1 / 2, "visual_match": 1 / 3, "key_to_door": 0}
+ROBOT_LINES = {"ant": (348, 1113), "cheetah": (2693, 1980), "hopper": (2133, 1495), "walker": (982, 121)}
 
 
-def test_all_figures_of_a_task_end_where_the_published_plots_do() -> None:
+def test_all_figures_of_a_task_end_where_the_published_plots_do_and_have_their_lines() -> None:
     published = {
         f"{task}_{length}": 1000 * end
         for task, ends in ENDS.items()
@@ -183,6 +186,17 @@ def test_all_figures_of_a_task_end_where_the_published_plots_do() -> None:
     assert len(ended) == 14
     for figure in ended:
         assert figure.options["ends"] == {name: published[name] for name in figure.environments}
+        task = figure.environments[0].rstrip("_0123456789")
+        in_returns = figure.title.endswith("returns")
+        wanted = "return" if in_returns or task.startswith("tmaze") else "success"
+        assert figure.options.get("metric", "return") == wanted
+        if not in_returns:
+            assert figure.options.get("chance", figure.options.get("lines")) == pytest.approx(LINES[task], abs=1e-4)
+    robots = [figure.options for figure in figures if figure.environments[0].startswith("bullet")]
+    for options in robots:
+        found = {robot: tuple(options["lines"][f"bullet_{robot}_{half}"] for half in "pv") for robot in ROBOT_LINES}
+        assert (options["ends"], options["points"], found) == (1_500_000, 100, ROBOT_LINES)
+    assert len(robots) == 2
 
 
 #: Specification 1.6: entries of an observation, all, positions, velocities.

@@ -19,13 +19,13 @@ from recollect.artifacts.sealed import read_json, write_table
 from recollect.artifacts.sealed import read_table as read
 from recollect.cli import app, main
 from recollect.figures.reference import groups
-from recollect.settings.claims import PAPERS, claims_of, judged_elsewhere
+from recollect.settings.claims import PAPERS, ArmSettings, claims_of, judged_elsewhere
 from recollect.settings.errors import UserError
-from recollect.settings.resolve import environment_settings
+from recollect.settings.resolve import environment_settings, figure_settings, names
 from recollect.stages import paths
 from recollect.stages.check import check
 from recollect.stages.claims import claims
-from recollect.stages.figure import STAGE, figure, judged_claims
+from recollect.stages.figure import STAGE, figure, is_drawn, judged_claims
 from recollect.stages.provenance import claims_text
 from recollect.stages.stage import Job
 
@@ -51,14 +51,14 @@ def said(workdir: Path) -> dict[str, Any]:
 
 
 def scored(method: str, low: float, high: float, seeds: range = range(5), tasks: int = 3, episodes: int = 10) -> None:
-    """Returns that rise from `low` to `high` over the episodes, with a little noise."""
+    """Returns that rise from `low` to `high` over the episodes, with a little noise; and of an earlier evaluation, far off."""
     for seed in seeds:
         rng = np.random.default_rng([seed, *method.encode()])
         value_TE = np.linspace(low, high, episodes) + rng.normal(0, 0.1, (tasks, episodes))
         task_T1, episode_E = np.arange(tasks)[:, None], np.arange(episodes)
         frame = scores_frame(
-            env=ROOM, method=method, seed=seed, step=10, split="eval", task=task_T1, episode=episode_E,
-            metric="return", value=value_TE,
+            env=ROOM, method=method, seed=seed, step=np.array([5, 10])[:, None, None], split="eval", task=task_T1,
+            episode=episode_E, metric="return", value=np.stack([-100 * value_TE, value_TE]),
         )  # fmt: skip
         made = described("evaluate", SCALE, ROOM, method)
         write_table(paths.scores(SCALE, ROOM, method, seed), frame, kind="scores", provenance=made)
@@ -100,15 +100,20 @@ def test_a_rise_within_an_evaluation_is_a_contrast_of_its_first_and_last_episode
     assert judged(said, contrasts=rise)["value"] == pytest.approx(8, abs=0.2)
 
 
+def learned(step: np.ndarray, value: np.ndarray, env: str = ROOM) -> None:
+    """A learning curve of AD with each seed."""
+    for seed in range(5):
+        frame = scores_frame(env=env, method="ad", seed=seed, step=step, split="learning", task=0, episode=0,
+                             metric="return", value=value)  # fmt: skip
+        made = described("evaluate", SCALE, env, "ad")
+        write_table(paths.scores(SCALE, env, "ad", seed), frame, kind="scores", provenance=made)
+
+
 @pytest.mark.parametrize(("ends", "value"), [({}, 1), (2000, 0), ({ROOM: 2000}, 0), ({"another": 2000}, 1)])
 def test_a_curve_is_judged_up_to_the_step_at_which_its_figure_ends(said: dict[str, Any], ends: Any, value: int) -> None:
     configure(FIGURE, [ROOM], ["ad", "dt"], range(5), kind="curve_panels", options={"ends": ends})
     late = np.arange(100, 4001, 100)
-    for seed in range(5):
-        frame = scores_frame(env=ROOM, method="ad", seed=seed, step=late, split="learning", task=0, episode=0,
-                             metric="return", value=(late > 2500).astype(float))  # fmt: skip
-        made = described("evaluate", SCALE, ROOM, "ad")
-        write_table(paths.scores(SCALE, ROOM, "ad", seed), frame, kind="scores", provenance=made)
+    learned(late, (late > 2500).astype(float))
     final = {"env": ROOM, "method": "ad", "split": "learning", "episodes": [0.95, 1]}
     assert judged(said, contrasts=contrast(this=final, that=0.0))["value"] == value
     before = claims_text(SCALE, FIGURE)
@@ -116,14 +121,19 @@ def test_a_curve_is_judged_up_to_the_step_at_which_its_figure_ends(said: dict[st
     assert claims_text(SCALE, FIGURE) != before
 
 
+def test_of_two_environments_each_curve_is_judged_up_to_its_own_end(said: dict[str, Any]) -> None:
+    ends = {ROOM: 2000, "key_door_10x10": 4000}
+    configure(FIGURE, list(ends), ["ad"], range(5), kind="curve_panels", options={"ends": ends})
+    late = np.arange(100, 4001, 100)
+    for env in ends:
+        learned(late, (late > 2500).astype(float), env)
+    final = {"env": ROOM, "method": "ad", "split": "learning", "episodes": [0.95, 1]}
+    assert judged(said, contrasts=contrast(this=final, that={"env": "key_door_10x10"}))["value"] == -1
+
+
 def test_a_curve_is_judged_by_the_points_that_its_figure_draws(said: dict[str, Any]) -> None:
     """The mean over the whole curve, in which each point counts the same."""
-    rise = np.linspace(0, 1, 11)
-    for seed in range(5):
-        frame = scores_frame(env=ROOM, method="ad", seed=seed, step=100 * np.arange(11), split="learning", task=0, episode=0,
-                             metric="return", value=rise**4)  # fmt: skip
-        made = described("evaluate", SCALE, ROOM, "ad")
-        write_table(paths.scores(SCALE, ROOM, "ad", seed), frame, kind="scores", provenance=made)
+    learned(100 * np.arange(11), np.linspace(0, 1, 11) ** 4)
     whole = {"env": ROOM, "method": "ad", "split": "learning", "episodes": [0, 1]}
     values, texts = [], []
     for points in (300, 3):
@@ -253,7 +263,8 @@ def test_asking_about_claims_leaves_what_the_workflow_wrote_alone(said: dict[str
 
 
 def test_a_claim_of_a_run_that_its_figure_has_not_is_found_by_the_check(said: dict[str, Any]) -> None:
-    Path("config/claims").mkdir(exist_ok=True)
+    for scale in set(names("scales")) - {SCALE, "paper"}:  # so that the check has less to read
+        Path(f"config/scales/{scale}.yaml").unlink()
     path = Path("config/claims/one.yaml")
     path.write_text(yaml.safe_dump({**said, "contrasts": contrast(that={"method": "radtt"})}))
     with pytest.raises(UserError, match="has no radtt") as refused:
@@ -264,7 +275,7 @@ def test_a_claim_of_a_run_that_its_figure_has_not_is_found_by_the_check(said: di
         claims_of(SCALE)
     path.write_text(yaml.safe_dump({**said, "scales": {"smok": {}}}))
     with pytest.raises(UserError, match="no scale 'smok'"):
-        check()
+        claims_of("paper")
     for wrong in ([SCALE], SCALE, {SCALE: 5}):
         path.write_text(yaml.safe_dump({**said, "scales": wrong}))
         with pytest.raises(UserError, match="must map names to settings"):
@@ -330,8 +341,9 @@ def test_a_figure_judges_its_claims_by_its_own_scores_and_is_stale_when_one_chan
     assert {Path(item["path"]).parts[4] for item in known["inputs"]} == {"ad", "dt"}
     job = Job("figure", SCALE, FIGURE)
     before = STAGE.settings_text(job), STAGE.code_text(job)
+    assert is_drawn(SCALE, FIGURE)
     Path("config/claims/one.yaml").write_text(yaml.safe_dump({**said, "contrasts": contrast(margin=4)}))
-    assert STAGE.settings_text(job) != before[0]
+    assert STAGE.settings_text(job) != before[0] and not is_drawn(SCALE, FIGURE)
     # Without claims, as at scale smoke, nothing of them is in a figure, nor in what it depends on.
     Path("config/claims/one.yaml").write_text(yaml.safe_dump({**said, "scales": {}}))
     assert "claims" not in json.loads(STAGE.settings_text(job)) and STAGE.code_text(job) != before[1]
@@ -381,6 +393,20 @@ def test_what_our_claims_say_of_five_or_ten_episodes_is_what_they_compare() -> N
             assert compared == [ends, [0, counts[first[1]]] if first else ends], (scale, one.says)
             found += 1
     assert found > 20
+
+
+def test_our_contrasts_differ_and_are_at_the_lengths_and_of_the_part_of_a_curve_that_their_figure_draws() -> None:
+    for scale in ("demo", "middle", "paper"):
+        for claim in claims_of(scale):
+            numbers = [None if isinstance(one.that, ArmSettings) else one.that for one in claim.contrasts]
+            compared = {(*one.arms, that, one.metric) for one, that in zip(claim.contrasts, numbers, strict=True)}
+            assert len(compared) == len(claim.contrasts), claim.name
+            assert claim.needed is None or 2 * claim.needed > len(claim.contrasts), claim.name  # most
+            if figure_settings(scale, claim.figure).kind != "length_aggregation":
+                continue
+            for said, arm in [(one.says, arm) for one in claim.contrasts for arm in one.arms]:
+                assert arm.env.rpartition("_")[2] in re.findall(r"\d+", said.replace(",", "")), (claim.name, said)
+                assert arm.split != "learning" or arm.episodes == (0.95, 1), (claim.name, said)
 
 
 def test_the_published_numbers_of_our_claims_are_those_that_figures_draw_or_their_differences() -> None:

@@ -71,7 +71,8 @@ def test_where_episodes_begin_empty_all_count_and_unseen_tasks_before_others(wor
 def test_few_seeds_are_said_and_one_has_no_interval(workdir: Path) -> None:
     for method in ("ad", "dt"):
         scored(method, 5, range(3))
-    assert "2 seeds are fewer than 3" in compare(SCALE, ROOM, "ad", "dt", [0, 2])
+    two = compare(SCALE, ROOM, "ad", "dt", [0, 2])
+    assert "2 seeds are fewer than 3" in two and "seeds          0, 2\n" in two
     one = compare(SCALE, ROOM, "ad", "dt", [1])
     assert "one seed is fewer than 3" in one and "interval" not in one and "left out" not in one
     assert "fewer" not in compare(SCALE, ROOM, "ad", "dt", [])

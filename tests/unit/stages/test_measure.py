@@ -86,7 +86,7 @@ def test_samples_are_windows_of_all_rows_of_a_batch(workdir: Path, monkeypatch: 
 
 
 def test_the_first_episode_is_not_on_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two rows of three episodes of two steps: a second each but for those of the first, which take a hundred."""
+    """Two rows of three and two episodes of two steps: a second each but for those of the first, which take a hundred."""
     now = [7.0]
     monkeypatch.setattr(speed, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
@@ -95,12 +95,12 @@ def test_the_first_episode_is_not_on_the_clock(monkeypatch: pytest.MonkeyPatch) 
         for episode in range(environment.evaluation.episodes):
             for _ in range(2):
                 now[0] += 1.0 if episode else 100.0
-                playing_B = np.array([True, True])
+                playing_B = np.array([True, episode < 2])
                 watch(Moment(of_no_use, of_no_use, of_no_use, of_no_use, np.full(2, episode), playing_B))
 
     monkeypatch.setattr(speed, "play_in_context", play)
     environment = EnvironmentSettings(name="room", world="dark_room")
-    assert speed.acting_speed(None, environment, [], 0) == pytest.approx(2.0)
+    assert speed.acting_speed(None, environment, [], 0) == pytest.approx(4 / 3)
 
 
 def test_what_does_not_learn_from_histories_is_refused(workdir: Path) -> None:

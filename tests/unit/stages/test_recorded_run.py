@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import made_results
+import numpy as np
 import pandas as pd
 import pytest
 from made_results import SCALE
@@ -18,6 +19,7 @@ from recollect.settings.errors import UserError
 from recollect.stages import paths, recorded_run, recorded_tables
 from recollect.stages.between_marks import between, marks, put_between
 from recollect.stages.figure import figure
+from recollect.stages.gallery import gallery
 from recollect.stages.of_today import in_words
 from recollect.stages.recorded_run import record, renewed
 from recollect.stages.recorded_tables import CLAIMS, COLUMNS, RUN, csv_text, tables
@@ -81,6 +83,8 @@ def test_verdicts_numbers_and_circumstances_are_written_down(few: str) -> None:
     points = read("numbers")
     assert [point["x"] for point in points] == ["1", "2", "3"] and {point["method"] for point in points} == {"AD"}
     assert points[-1]["of"] == "return: mean over seeds and tasks, by in-context episode, counted from 1"
+    drawn = pd.read_csv(paths.figure(SCALE, few, ".csv"))
+    assert np.allclose([float(point["high"]) for point in points], drawn["high"], rtol=1e-5, atol=0)
 
 
 def test_bounds_that_are_no_interval_are_recorded_as_what_they_are(few: str) -> None:
@@ -248,6 +252,7 @@ def test_of_a_figure_that_sums_curves_up_only_the_sum_is_recorded(workdir: Path)
     axes = {"x": f"in '{AGGREGATION}': memory length", "y": "return", "low, high": "bounds of the 95 % interval"}
     write_json(paths.figure(SCALE, name, ".json"), {"axes": axes}, kind="figure.json", provenance={})
     lines = ["panel,method,x,y,low,high,seeds,tasks", f"{AGGREGATION},dqn_gpt,5,0.75,0.5,1,2,1",
+             f"{AGGREGATION},published:dqn_gpt,5,1,,,0,0", f"{AGGREGATION},line:chance,5,0.5,,,0,0",
              f"{made_results.MAZE},dqn_gpt,0,0.25,,,2,1", f"{made_results.MAZE},dqn_gpt,9,0.75,,,2,1"]  # fmt: skip
     paths.figure(SCALE, name, ".csv").write_text("\n".join(lines) + "\n")
     (point,) = recorded_run._numbers(SCALE, name)
@@ -260,11 +265,22 @@ def test_numbers_below_zero_have_as_many_digits_as_those_above() -> None:
         line = [{**known, "y": f"{sign}250.04"}, {**known, "x": "2", "y": f"{sign}9.25", "low": "", "high": ""}]
         row = recorded_tables._points(["1", "2"], [line], False).splitlines()[-1]
         assert row == f"| AD | {sign}250.0 | {sign}9.2 |".replace("-250", "−250").replace("-9", "−9")
-    (last,) = recorded_tables._points(["1"], [[{**known, "y": "-250.04"}]], False).splitlines()[2:]
-    assert last == "| AD | −250.0 (−251.5 to −249.0) |"
+    head, _, last = recorded_tables._points(["10000.5"], [[{**known, "y": "-250.04"}]], False).splitlines()
+    assert (head, last) == ("|  | 10,000.5 |", "| AD | −250.0 (−251.5 to −249.0) |")
 
 
-def test_a_page_without_its_marks_is_refused() -> None:
+def test_the_gallery_has_the_published_numbers_of_what_was_run_at_the_published_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(ROOT)
+    for scale in ("demo", "paper_cpu"):
+        folder = Path("docs/recorded") / scale
+        shown, rows = gallery(folder), recorded_tables.read(folder)[CLAIMS]
+        pictured = [row for row in rows if Path(f"docs/figures/{row['figure']}.png").is_file()]
+        for row in pictured:
+            said = f" Published: {row['published']}." if scale != "demo" else ""
+            assert f"| [{row['statement']}](../config/claims/{row['claim']}.yaml){said} |" in shown
+        assert pictured
     text = "\n".join(marks("one"))
     assert put_between(text, "one", "new", "page") == f"{marks('one')[0]}\n\nnew\n\n{marks('one')[1]}"
     for wrong in ("", marks("one")[0], text + text, text + marks("one")[1], text.replace("one", "two")):

@@ -8,8 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from made_results import method_changed
 
 from recollect.stages import circumstances, records
+from recollect.stages.provenance import digest
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 
@@ -31,9 +33,10 @@ def clone(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_record_has_the_commit_that_was_there_when_the_job_began(clone: Path) -> None:
-    began = circumstances.commit()
+    began, settings = circumstances.commit(), STAGES["train"].settings_text(JOB)
 
     def work() -> None:
+        method_changed("dt")
         (clone / "later").write_text("")
         git("add", "later")
         git("commit", "-qm", "second")
@@ -42,6 +45,7 @@ def test_a_record_has_the_commit_that_was_there_when_the_job_began(clone: Path) 
     assert began and began != circumstances.commit()
     known = records.read(records.place(JOB))
     assert known is not None and known.made_with is not None
+    assert known.settings == digest(settings) != digest(STAGES["train"].settings_text(JOB))
     assert known.made_with["commit"] == began and known.made_with["processor"] == circumstances.processor()
     assert known.made_with.keys() == {"commit", "processor", "python", "torch"}
 
