@@ -401,7 +401,8 @@ def test_our_contrasts_differ_and_are_at_the_lengths_and_of_the_part_of_a_curve_
             numbers = [None if isinstance(one.that, ArmSettings) else one.that for one in claim.contrasts]
             compared = {(*one.arms, that, one.metric) for one, that in zip(claim.contrasts, numbers, strict=True)}
             assert len(compared) == len(claim.contrasts), claim.name
-            assert claim.needed is None or 2 * claim.needed > len(claim.contrasts), claim.name  # most
+            few = claim.needed is not None and 2 * claim.needed <= len(claim.contrasts)
+            assert not few or "at some" in claim.statement, claim.name
             if figure_settings(scale, claim.figure).kind != "length_aggregation":
                 continue
             for said, arm in [(one.says, arm) for one in claim.contrasts for arm in one.arms]:
