@@ -158,7 +158,7 @@ class Rarity:
             for goal_G, times in zip(different_NG, times_N.tolist(), strict=True):
                 key = np.asarray(goal_G, np.float32).tobytes()
                 counted[key] = counted.get(key, 1e-7 - 1e-3) + 1e-3 * times
-            if self.seen > 1000 and (max(counted.values()) > 100 or min(counted.values()) > 1):
+            if self.seen > 1000 and counted and (max(counted.values()) > 100 or min(counted.values()) > 1):
                 for key in counted:
                     counted[key] /= 10
         if self.seen > 1000:

@@ -252,6 +252,9 @@ def test_goals_count_by_step_and_by_trajectory_a_thousandth_each_time_but_the_fi
     one, two = (np.array(goal, np.float32).tobytes() for goal in ((1, 2), (2, 4)))
     relabel(played([1], [0, 1]), draws)
     assert relabel.rarity.counts == ({}, {})
+    relabel.rarity.seen = 1000
+    relabel.rarity.count(np.full((3, 1, 2), NAN, np.float32), draws)  # of rollouts that achieved nothing
+    assert (relabel.rarity.counts, relabel.rarity.seen) == (({}, {}), 0)
     for _ in range(3):
         relabel(played([50], [0, 1, 2, 1, 1]), draws)
     steps, trajectories = relabel.rarity.counts
