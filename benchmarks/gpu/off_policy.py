@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.gpu.case import BYTES_OF_AN_UPDATE, Case, NoSuchSetting, Part, Subject
 from recollect.common.cuda_graphs import WARM_UP
-from recollect.common.work import FLOAT, LEARNING
+from recollect.common.work import FLOAT
 from recollect.evaluation.speed import Clock
 from recollect.memory_rl import work
 from recollect.memory_rl.off_policy import OnlineTrainer
@@ -93,7 +93,7 @@ def learning(case: Case) -> Subject:
         seconds += judged / case.rate(together.evaluate, together.playing * judged)
         return (collected + judged) / seconds
 
-    per_update = hp.batch_size * (window + 1) * net.flop * (LEARNING + 1)
+    per_update = hp.batch_size * (window + 1) * work.learned(case.settings, window)
     parts = (
         Part("update", "updates", update_rate, per_update, BYTES_OF_AN_UPDATE * net.parameters),
         Part("acting", "env steps", acting_rate, net.flop, FLOAT * net.parameters / hp.actors, often=False),

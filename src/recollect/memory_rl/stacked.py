@@ -137,7 +137,7 @@ class StackedNorm(nn.Module):
 
 FEW_LSTMS = 3
 """Most members that a GPU computes one after the other, by cuDNN. On an H200 an update of one takes 1.07 ms with 50 steps and 15.2
-with 1,500. Of ten it took 3.9 and 94 with the first form of `lstm_kernels`, and 2.8 and 45 since. Between one and ten no update was
+with 1,500. Of ten it took 3.9 and 94 with the first form of `lstm_kernels`, and takes 1.7 and 34. Between one and ten no update was
 timed.
 """
 

@@ -26,12 +26,13 @@ GATES = {"lstm": 8, "gru": 6, "rnn": 2, "ff": 0}  # matrices of width x width in
 # Kernels of a pass of an ensemble's update (`recollect.memory_rl.ensemble`): of embedders, heads, loss and Adam; and of a layer.
 # They rest on the operations of updates of several seeds that are no views, counted on a CPU. DQN's are 286 and 412 with GPTs of 1
 # and 2 layers (bfloat16, no dropout), 124 and 162 with LSTMs of 1 and 3. The kernels of a GPU have not been counted.
-# What a layer's recurrence takes at each time step stands as so many kernels more. An update of ten LSTMs has 27 ms of it on an
-# H200 with 1,500 steps (`lstm_kernels`), so 6 microseconds for a time step in a pass. Further layers go beside the first
-# (`lstm_layers`): two took 1.21 times as long there as one, four 1.81. Few LSTMs are cuDNN's, one after the other: an update of one
-# takes 1.07 ms with 50 steps and 15.2 with 1,500, so 3.2 microseconds.
-ENDS, LAYER, CELLS, APART = 50, {"gpt": 45, "lstm": 7}, {"lstm": 2.0}, {"lstm": 1.1}
+# What a layer's recurrence takes at each time step stands as so many kernels more. An update of ten LSTMs had 27 of its 45 ms of it
+# on an H200 with 1,500 steps. It takes 34 now (`lstm_kernels`), so 16 of it, and 3.6 microseconds for a time step in a pass. Further
+# layers go beside the first (`lstm_layers`): two took 1.21 times as long there as one, four 1.81. Few LSTMs are cuDNN's, one after
+# the other: an update of one takes 1.07 ms with 50 steps and 15.2 with 1,500, so 3.2 microseconds.
+ENDS, LAYER, CELLS, APART = 50, {"gpt": 45, "lstm": 7}, {"lstm": 1.2}, {"lstm": 1.1}
 FURTHER = 0.25  # of a layer's time, for each layer beside it
+HEADS = 3  # of an actor-critic: the actor's, and two critics'
 SEPARATE, IN_TURNS = 2, 2.5  # updates with one encoder that an update with two is, and one where the critics step first
 
 
@@ -45,6 +46,19 @@ def network(settings: Settings, length: float) -> Net:
         body = transformer(sequence.width, sequence.layers, length)
     ends = dense(shape_met(settings).observation, hp.observation_embedding or 1, sequence.width, *hp.head)
     return Net(body.flop + ends.flop, body.parameters + ends.parameters)
+
+
+def learned(settings: Settings, length: float) -> float:
+    """Operations of an update for one token: what learns goes forward and backward, and its targets forward.
+
+    An actor-critic's critics are read once more, and backward, in the actor's loss. Separate encoders are two.
+    """
+    hp: Any = settings.method.hyperparameters
+    whole, head = network(settings, length).flop, dense(hp.sequence.width, *hp.head).flop
+    if not hasattr(hp, "shared_encoder"):
+        return whole * (LEARNING + 1)
+    encoders = 1 if hp.shared_encoder else 2
+    return (whole - head) * encoders * (LEARNING + 1) + head * (HEADS * (LEARNING + 1) + (HEADS - 1) * LEARNING)
 
 
 def kernels(settings: Settings, length: float) -> tuple[float, float, float]:
@@ -68,7 +82,7 @@ def trained(settings: Settings) -> Work:
     updates = episodes * horizon * hp.updates_per_step
     judged = hp.train_episodes // hp.evaluate_every
     acted = (episodes + judged * hp.evaluation_episodes) * horizon
-    flop = updates * hp.batch_size * (window + 1) * net.flop * (LEARNING + 1) + acted * net.flop
+    flop = updates * hp.batch_size * (window + 1) * learned(settings, window) + acted * net.flop
     passes = updates * UPDATE + episodes * horizon / hp.actors + judged * horizon
     stored = min(max(hp.replay_transitions, hp.replay_episodes * horizon), episodes * horizon)
     action = 2 if has_choices(settings) else FLOAT * JOINTS

@@ -95,6 +95,8 @@ class Estimator:
         for job, record in measured.items():
             seeds = self._as_one(job, record.device, record.seeds)
             self._same[job.shape, record.device, seeds].append(record.seconds)
+        # Of those that `make gpu` timed, without the start of a process.
+        self._timed: dict[tuple[Job, str, int], float] = {}
         # Of jobs of one kind on a device; and of those that `make gpu` timed, by their paper and sequence model.
         self._like = defaultdict[tuple[str, str], list[Known]](list)
         self._related = defaultdict[tuple[str, str], list[Known]](list)
@@ -125,7 +127,7 @@ class Estimator:
         if self._as_one(job, on, seeds) != seeds:
             return  # as one network, and its seeds are trained one by one now
         if timed.is_of_today:
-            self._same.setdefault((job, on, seeds), [self.machines[on].startup / seeds + timed.seconds])
+            self._timed[job, on, seeds] = timed.seconds
         machine, work = self.machines[on], work_then(timed)
         by_rule, plays = machine.works(job, work, seeds), machine.plays(job, work, seeds)
         known = Known(by_rule, plays, timed.seconds, seeds, starts=True)
@@ -143,18 +145,23 @@ class Estimator:
         """Of a job with parts: the sum of them, which is as sure as the least sure of those that take a part of its time."""
         stage = STAGES[job.stage]
         gpu = stage.on_gpu(job) and self.device != "cpu"
-        parts = [self._estimate_step(step, gpu, seeds) for _, step in stage.steps(job)]
+        steps = [step for _, step in stage.steps(job)]
+        parts = [self._estimate_step(step, gpu, seeds, starts=step == steps[0]) for step in steps]
         seconds, disk = sum(part.seconds for part in parts), sum(part.disk for part in parts)
         source = least_sure(parts)
         return Estimate(seconds, source, gpu, disk, max(part.scratch for part in parts))
 
-    def _estimate_step(self, job: Job, gpu: bool, seeds: int) -> Estimate:
+    def _estimate_step(self, job: Job, gpu: bool, seeds: int, *, starts: bool) -> Estimate:
+        """Of one part of a job. `starts`: the process begins with it; the others follow in the same one."""
         on = "cuda" if gpu else "cpu"
         work, seeds = work_of(job), self._as_one(job, on, seeds)
         if (job, on, seeds) in self._same:
             return Estimate(median(self._same[job, on, seeds]), "measured", gpu, work.disk, work.scratch)
         machine = self.machines[on]
         by_rule = machine.works(job, work, seeds)
+        start = machine.takes(job, work, seeds) - by_rule if starts else 0.0
+        if (job, on, seeds) in self._timed:
+            return Estimate(start + self._timed[job, on, seeds], "measured", gpu, work.disk, work.scratch)
         like = self._like.get((kind_of(job), on)) or self._related.get((family_of(job), on)) or []
         recorded = [] if gpu else self._recorded.get(kind_of(job)) or self._recorded.get(family_of(job)) or []
         near, other = (_nearest(known, by_rule, seeds) for known in (like, recorded))
@@ -162,9 +169,14 @@ class Estimator:
         if near is None or (other is not None and _times(near, by_rule) > FARTHER * _times(other, by_rule)):
             near, source = other, "recorded"
         if near is None:
-            return Estimate(machine.takes(job, work, seeds), machine.basis, gpu, work.disk, work.scratch)
-        start = machine.startup / seeds if near.starts else 0.0
-        return Estimate(start + near.of(by_rule, machine.plays(job, work, seeds)), source, gpu, work.disk, work.scratch)
+            return Estimate(start + by_rule, machine.basis, gpu, work.disk, work.scratch)
+        return Estimate(
+            start * near.starts + near.of(by_rule, machine.plays(job, work, seeds)),
+            source,
+            gpu,
+            work.disk,
+            work.scratch,
+        )
 
 
 def _times(known: Known, by_rule: float) -> float:

@@ -35,6 +35,9 @@ class Machine(Frozen):
     step: float | None = Field(
         None, ge=0, description="Seconds of a step of acting of such an ensemble, a CUDA graph, too; null: as a pass."
     )
+    steps: dict[str, float] = Field(
+        default_factory=dict, description="The same in worlds that the device plays; it has their own steps in it."
+    )
     flop: float = Field(gt=0, description="Operations per second of a large one.")
     world: float = Field(ge=0, description="Seconds of one step of one instance.")
     worlds: dict[str, float] = Field(default_factory=dict, description="The same for worlds that are slower.")
@@ -104,7 +107,9 @@ class Machine(Frozen):
         if self.kernel is None or not work.captured or job.stage != "train" or not is_large(job.scale):
             return work.passes * self.pass_
         is_network = is_ensemble(job.scale, job.method)
-        step = self.step if self.step is not None and is_network else self.pass_
+        step = self.pass_
+        if is_network and self.step is not None:
+            step = self.steps.get(environment_mapping(job.scale, job.env)["world"], self.step)
         kernels = work.kernels + (work.cells if seeds > FEW else work.apart * seeds)
         return ((work.passes - work.captured) * step + kernels * self.kernel) / (seeds if is_network else 1)
 

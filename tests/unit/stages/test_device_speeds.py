@@ -57,7 +57,7 @@ def test_a_forecast_takes_what_was_timed_on_a_device_as_measured_and_names_it(ma
     for device in ("auto", "made_up_gpu_80gb"):
         cost = reckoned(made, part("train"), part("evaluate", seconds=200), device=device)
         run = cost.estimates[RUN]
-        assert (run.seconds, run.source) == (5200 + 2 * STARTUP, "measured")
+        assert (run.seconds, run.source) == (5200 + STARTUP, "measured")
         rows = {line.split()[0]: line for line in cost.text().splitlines() if line}
         assert rows["run"].endswith("measured 2") and rows["generate"].endswith("recorded 1")
         assert "Made-up GPU 80GB (2026-01-02, commit abc)" in cost.text()
@@ -65,19 +65,19 @@ def test_a_forecast_takes_what_was_timed_on_a_device_as_measured_and_names_it(ma
 
 
 def test_what_was_not_timed_is_scaled_from_the_same_kind_and_else_from_the_same_paper(made: Path) -> None:
-    near = reckoned(made, part("train"), part("evaluate", "ad", 200)).estimates[RUN]
+    near = reckoned(made, part("train"), part("evaluate", "ad", 2000)).estimates[RUN]
     assert near.source == "scaled"  # as sure as its least sure part: DT's evaluation, from AD's
-    assert near.seconds > 5000 + 2 * STARTUP
+    assert near.seconds > 5000 + STARTUP
     unlike = reckoned(made, part("train"), part("evaluate", seconds=200), part("evaluate", "ad", 1e9)).estimates[RUN]
-    assert unlike.seconds == 5200 + 2 * STARTUP
+    assert unlike.seconds == 5200 + STARTUP
     half = {**part("train"), "settings": "of another day"}
     half["work"] = [number / 2 for number in half["work"]]  # type: ignore[attr-defined]
     changed = reckoned(made, half, part("evaluate", seconds=200)).estimates[RUN]
-    assert changed.source == "scaled" and changed.seconds > 5200 + 2 * STARTUP  # a run of twice the work
+    assert changed.source == "scaled" and changed.seconds > 5200 + STARTUP  # a run of twice the work
 
 
 def test_a_job_of_todays_settings_is_counted_as_today_whatever_was_counted_when_it_was_timed(made: Path) -> None:
-    ad = part("evaluate", "ad", 200)
+    ad = part("evaluate", "ad", 2000)
     half = {**ad, "work": [number / 2 for number in ad["work"]]}  # type: ignore[attr-defined]
     as_counted, otherwise = (reckoned(made, part("train"), evaluated).estimates[RUN] for evaluated in (ad, half))
     assert otherwise == as_counted and otherwise.source == "scaled"

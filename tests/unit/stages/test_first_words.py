@@ -32,7 +32,7 @@ def said(monkeypatch: pytest.MonkeyPatch, in_the_repository: None) -> Said:
 
 def test_time_of_cpus_and_gpus_is_said_apart(said: Said) -> None:
     both = said([*RUNS, AT_PAPER_SCALE, Job("figure", "demo", "memory_rl_passive_tmaze")], local=False)
-    times = r"about [\d,.]+ (min|h) of GPU time and [\d.]+ (s|min) of CPU time"
+    times = r"about [\d,.]+ (s|min|h) of GPU time and [\d.]+ (s|min) of CPU time"
     assert re.fullmatch(
         rf"To do: {times}\. `recollect forecast --scale demo memory_rl_passive_tmaze` says of what\.", both
     )

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -14,8 +16,9 @@ import yaml
 from recollect.amago.hyperparameters import MixSettings
 from recollect.amago.work import trained
 from recollect.common.work import FEW, UPDATE, Work, shape_of
+from recollect.memory_rl import work as memory_rl
 from recollect.memory_rl.stacked import FEW_LSTMS
-from recollect.settings.resolve import figure_settings
+from recollect.settings.resolve import figure_settings, resolve
 from recollect.stages import device_speeds, packs, records, train
 from recollect.stages.device_speeds import timed_job
 from recollect.stages.estimating import Estimate, Estimator
@@ -123,6 +126,30 @@ def test_cells_of_few_seeds_go_one_after_the_other_and_of_many_at_once(workdir: 
     assert work_of(TRAIN).cells == work_of(TRAIN).apart == 0
 
 
+def test_an_update_counts_each_head_as_often_as_it_is_read_and_both_encoders(workdir: Path) -> None:
+    """Of DQN's its head forward and backward, and its target's forward. Of an actor-critic's three heads as often, and in the
+    actor's loss both critics.
+    """
+
+    def counted(method: str) -> tuple[float, float, float]:
+        settings = resolve("paper", "gym_Pendulum-v1" if method.startswith("td3") else MAZE, method, 0)
+        hp: Any = settings.method.hyperparameters
+        head = 2.0 * sum(a * b for a, b in pairwise((hp.sequence.width, *hp.head)))
+        whole = memory_rl.network(settings, 64).flop
+        return memory_rl.learned(settings, 64), whole - head, head
+
+    for method, encoders, heads in (("dqn_lstm", 4, 4), ("td3_lstm", 4, 18), ("td3_lstm.separate", 8, 18)):
+        found, encoder, head = counted(method)
+        assert found == pytest.approx(encoders * encoder + heads * head), method
+
+
+def test_a_step_of_acting_is_as_long_as_whoever_plays_the_world_takes(workdir: Path) -> None:
+    machine = Machine(**{**CUDA, "step": 0.5, "steps": {"tmaze": 0.125}})
+    work = Work(passes=100, captured=60)
+    for env, step in ((MAZE, 0.125), ("visual_match_500", 0.5)):
+        assert machine.works(Job("train", "paper", env, METHOD), work, 4) == pytest.approx(40 * step / 4)
+
+
 def test_a_time_is_carried_over_from_the_nearest_number_of_seeds(made: Path) -> None:
     """Of one seed, ten and 64 the ten tell of four; without them it is the one, which is nearer than 64."""
     other = Job("train", "paper", OTHER, METHOD)
@@ -195,7 +222,7 @@ def test_a_grus_kernels_grow_with_its_windows_and_an_agent_without_memory_has_no
 
 def test_the_shares_of_an_ensembles_seeds_add_up_to_its_job(made: Path) -> None:
     cost = forecast("paper", ["one"], measured={})
-    work, scores = work_of(TRAIN), 4 * (10 + work_of(EVALUATE).passes)
+    work, scores = work_of(TRAIN), 4 * work_of(EVALUATE).passes
     job = 10 + (work.passes - work.captured) + 0.01 * work.kernels + scores  # of four seeds
     assert sum(cost.estimates[run_of(seed)].seconds for seed in SEEDS) == pytest.approx(job)
     assert work.captured > 0 and work.kernels > 0
@@ -208,12 +235,12 @@ def test_the_shares_of_an_ensembles_seeds_add_up_to_its_job(made: Path) -> None:
 
 
 def test_without_gpus_or_with_a_job_for_each_seed_nothing_is_shared(made: Path) -> None:
-    alone = 10 + work_of(TRAIN).passes + 10 + work_of(EVALUATE).passes
+    alone = 10 + work_of(TRAIN).passes + work_of(EVALUATE).passes
     assert of_one_seed(forecast("paper", ["one"], measured={}, device="cpu")).seconds == pytest.approx(alone)
     path = made / "config/config.yaml"
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "seeds_together": 1}))
     cost = forecast("paper", ["one"], measured={}, devices=4)
-    by_itself = 10 + share(1) + 10 + work_of(EVALUATE).passes
+    by_itself = 10 + share(1) + work_of(EVALUATE).passes
     assert of_one_seed(cost).seconds == pytest.approx(by_itself)
     assert cost.wall == pytest.approx(by_itself + 10 + 5) and cost.count(cost.plan.needs) == 5
 
@@ -225,11 +252,11 @@ def test_the_seconds_of_the_demos_ensembles_are_those_of_the_rule_for_small_runs
     assert {job.method for job in runs} & {"dqn_gpt", "dqn_lstm"} and cost.shared
     for run in runs:
         work, scores = (work_of(run._replace(stage=stage)) for stage in ("train", "evaluate"))
-        seconds = 0.0
+        seconds = cpu.startup
         for of, factor in ((work, cpu.together), (scores, 1.0)):
             world = cpu.worlds.get("tmaze", cpu.world)
             passed = of.passes * cpu.pass_ + of.flop / cpu.flop
-            seconds += cpu.startup + passed * factor + of.env_steps * world
+            seconds += passed * factor + of.env_steps * world
         assert cost.estimates[run].seconds == pytest.approx(seconds)
         assert cost.estimates[run].source == "recorded"
 
@@ -237,7 +264,7 @@ def test_the_seconds_of_the_demos_ensembles_are_those_of_the_rule_for_small_runs
 def test_a_timed_ensemble_counts_as_measured_and_its_share_is_not_divided_again(made: Path) -> None:
     timed(made, (TRAIN, 5000.0, 4), (TRAIN, 90_000.0, 1), (EVALUATE, 200.0, 1))
     found = of_one_seed(forecast("paper", ["one"], measured={}))
-    assert (found.seconds, found.source) == (5000 + 10 / 4 + 200 + 10, "measured")
+    assert (found.seconds, found.source) == (5000 + 10 / 4 + 200, "measured")
 
 
 @pytest.mark.parametrize("seeds", [1, 8])
@@ -245,7 +272,7 @@ def test_what_was_timed_with_other_numbers_of_seeds_is_carried_over_by_the_rule(
     timed(made, (TRAIN, 5000.0, seeds), (EVALUATE, 200.0, 1))
     found = of_one_seed(forecast("paper", ["one"], measured={}))
     assert found.source == "scaled"
-    assert found.seconds == pytest.approx(5000 * share(4) / share(seeds) + 10 / 4 + 200 + 10)
+    assert found.seconds == pytest.approx(5000 * share(4) / share(seeds) + 10 / 4 + 200)
 
 
 def test_an_ensemble_is_estimated_from_an_ensemble_and_a_run_alone_from_one_alone(made: Path) -> None:
@@ -264,7 +291,7 @@ def test_a_finished_seed_of_an_ensemble_says_what_the_others_take(made: Path) ->
         job = TRAIN._replace(seed="101")
         return {job: Record(job, 700.0, False, 1.0, "cuda", digest(STAGES["train"].settings_text(job)), seeds)}
 
-    scores = 10 + work_of(EVALUATE).passes
+    scores = work_of(EVALUATE).passes
     assert of_one_seed(forecast("paper", ["one"], measured=record(4))).seconds == pytest.approx(700 + scores)
     by_rule = share(4) / share(1)  # alone, as `--measure` tries it
     assert of_one_seed(forecast("paper", ["one"], measured=record(1))).seconds == pytest.approx(700 * by_rule + scores)

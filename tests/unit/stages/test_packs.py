@@ -31,9 +31,9 @@ def made(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def takes(folder: Path, hours: float) -> None:
-    """From now on every job takes so long."""
+    """From now on every job takes twice so long: runs, in which training and scores are one process."""
     path = folder / "config/speeds.yaml"
-    machine = {"name": "made up", "startup": 3600 * hours, "pass": 0, "flop": 1e36, "world": 0}
+    machine = {"name": "made up", "startup": 2 * 3600 * hours, "pass": 0, "flop": 1e36, "world": 0}
     both = {"cpu": {**machine, "basis": "recorded"}, "cuda": {**machine, "basis": "assumed"}}
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "machines": both}))
 
