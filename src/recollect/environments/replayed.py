@@ -66,10 +66,10 @@ class ReplayedWorld(BaseWorld):
 
     def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         self._action_BT[self._row_B, self._timestep_B - 1] = actions_B
-        rewards_B = np.zeros(self.num_envs, np.float32)
-        over_B = np.zeros(self.num_envs, bool)
-        for b, player in enumerate(self.players):
-            rewards_B[b], over_B[b] = player.step(actions_B[b])
+        actions = actions_B.tolist() if actions_B.ndim == 1 else actions_B
+        outcomes = [player.step(action) for player, action in zip(self.players, actions, strict=True)]
+        rewards, over = zip(*outcomes, strict=True)
+        rewards_B, over_B = np.array(rewards, np.float32), np.array(over, bool)
         if self.knows_success:
             self._success_B = over_B & (rewards_B > 0)
         return rewards_B, over_B

@@ -27,7 +27,7 @@ GATES = {"lstm": 8, "gru": 6, "rnn": 2, "ff": 0}  # matrices of width x width in
 # They rest on the operations of updates of several seeds that are no views, counted on a CPU. DQN's are 286 and 412 with GPTs of 1
 # and 2 layers (bfloat16, no dropout), 124 and 162 with LSTMs of 1 and 3. The kernels of a GPU have not been counted.
 # What a layer's recurrence takes at each time step stands as so many kernels more. An update of ten LSTMs had 27 of its 45 ms of it
-# on an H200 with 1,500 steps. It takes 34 now (`lstm_kernels`), so 16 of it, and 3.6 microseconds for a time step in a pass. Further
+# on an H200 with 1,500 steps. It takes 34 now (`lstm_kernels`), so 16 of it, and 3.6 microseconds for a step in a pass. Further
 # layers go beside the first (`lstm_layers`): two took 1.21 times as long there as one, four 1.81. Few LSTMs are cuDNN's, one after
 # the other: an update of one takes 1.07 ms with 50 steps and 15.2 with 1,500, so 3.2 microseconds.
 ENDS, LAYER, CELLS, APART = 50, {"gpt": 45, "lstm": 7}, {"lstm": 1.2}, {"lstm": 1.1}
