@@ -11,13 +11,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
 
-from benchmarks.gpu import speeds, table
+from benchmarks.gpu import speeds, table, turns
 from benchmarks.gpu.lines import COLUMNS, LINES
 from benchmarks.gpu.one_line import Measured, Row, Units, measure
 from recollect.artifacts.sealed import read_json, write_json
@@ -29,6 +32,7 @@ MINUTES = 9.0
 PEAKS = "peaks"  # the name of what is measured before the lines
 KIND = "benchmarks"
 COMPILATION = 60.0  # seconds more for a line whose code is compiled
+SIDE_BY_SIDE, CORES, ROOM = 4, 4, 40e9  # most lines at once; cores for each; bytes of the GPU for each
 LEAST = 20.0  # seconds that a line's process may take at least: it imports, and makes its inputs
 
 
@@ -45,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.keep and not chosen.of:
         parser.error("--keep says what to do with --of: name files of numbers with it")
     device = chosen.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    asked = Asked(device, chosen.quick, chosen.variants, chosen.rates_only, chosen.profile, chosen.logs)
+    side = chosen.side_by_side or _fitting(device)
+    asked = Asked(device, chosen.quick, chosen.variants, chosen.rates_only, chosen.profile, chosen.logs, side)
     if chosen.part_of is not None or chosen.one_process:
         use_threads(0)
     if chosen.part_of is not None:
@@ -74,6 +79,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             print(_written(found))
     return int(bool(_missing(found)))
+
+
+def _fitting(device: str) -> int:
+    """How many lines' processes this machine has room for at once."""
+    if device == "cpu":
+        return 1
+    bytes_ = torch.cuda.get_device_properties(0).total_memory
+    return max(1, min(SIDE_BY_SIDE, (os.cpu_count() or 1) // CORES, int(bytes_ / ROOM)))
 
 
 def _missing(found: table.Found) -> list[str]:
@@ -121,6 +134,12 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="measure all lines in one process: seconds less for each, but a crash or a hang loses those behind it",
     )
+    parser.add_argument(
+        "--side-by-side",
+        type=int,
+        metavar="N",
+        help=f"lines that start and compile at once; one is timed at a time (default: as fit the machine, at most {SIDE_BY_SIDE})",
+    )
     parser.add_argument("--json", metavar="PATH", help="also write all numbers to a file, after each line")
     parser.add_argument("--logs", metavar="FOLDER", type=Path, help="keep what each line said there, with tracebacks")
     parser.add_argument(
@@ -156,6 +175,7 @@ class Asked:
     Args:
         variants: only these; None: all.
         logs: folder that keeps what each line's process said, LINE.log.
+        side_by_side: lines whose processes start and compile at once; see `turns`.
     """
 
     device: str
@@ -164,6 +184,7 @@ class Asked:
     rates_only: bool = False
     profile: bool = False
     logs: Path | None = None
+    side_by_side: int = 1
 
     @property
     def words(self) -> list[str]:
@@ -185,28 +206,48 @@ def run(
         keep: a file that has all numbers so far, after each line.
         apart: each line in a process of its own, which is killed after twice its share.
     """
-    names = names or sorted(LINES, key=lambda name: LINES[name].weight)
-    ends = time.perf_counter() + seconds
+    names = list(names or sorted(LINES, key=lambda name: LINES[name].weight))
+    ends, writes = time.perf_counter() + seconds, Lock()
     found = table.Found.of_this_machine(asked.device, asked.quick)
-    measured_by = _in_a_process if apart else _in_this_process
-    values, why = measured_by(PEAKS, asked, LEAST, seconds)
-    found.peaks.update(*values[:1])
-    if why:
-        print(f"{PEAKS}: {why}", file=sys.stderr)
-    for place, name in enumerate(names):
-        left = ends - time.perf_counter()
-        weights = [LINES[other].weight for other in names[place:]]
-        share = left * weights[0] / sum(weights)
-        values, why = measured_by(name, asked, share, left) if left >= 1 else ([], "no time was left")
-        measured = read(values)
-        found.rows.extend(measured.rows)
-        found.jobs[name] = table.whole_jobs(name, measured.jobs)
+    side = asked.side_by_side if apart else 1
+    with tempfile.TemporaryDirectory(prefix="recollect_turns_") as folder:
+        measured_by = partial(_in_a_process, Path(folder)) if apart else _in_this_process
+        values, why = measured_by(PEAKS, asked, LEAST, seconds)
+        found.peaks.update(*values[:1])
         if why:
-            found.rows.append(Row(name, "", COLUMNS[0] if not measured.rows else "the rest", why=why))
-        print(f"{seconds - ends + time.perf_counter():5.0f} s  {name}{': ' + why if why else ''}", file=sys.stderr)
-        if keep:
-            write_json(keep, table.joined([found]).as_json(), kind=KIND)
+            print(f"{PEAKS}: {why}", file=sys.stderr)
+        waiting = [LINES[name].weight for name in names]
+
+        def one(name: str) -> None:
+            left = ends - time.perf_counter()
+            with writes:
+                share = left * min(1.0, side * waiting[0] / sum(waiting))
+                waiting.pop(0)
+            values, why = measured_by(name, asked, share, left) if left >= 1 else ([], "no time was left")
+            with writes:
+                _take(found, name, values, why)
+                print(
+                    f"{seconds - ends + time.perf_counter():5.0f} s  {name}{': ' + why if why else ''}", file=sys.stderr
+                )
+                if keep:
+                    write_json(keep, table.joined([found]).as_json(), kind=KIND)
+
+        if side == 1:
+            for name in names:
+                one(name)
+        else:
+            with ThreadPoolExecutor(side) as pool:
+                list(pool.map(one, names))
     return table.joined([found])
+
+
+def _take(found: table.Found, name: str, values: list[Any], why: str) -> None:
+    """Add what a line's process handed on, and why it did not end well, if so."""
+    measured = read(values)
+    found.rows.extend(measured.rows)
+    found.jobs[name] = table.whole_jobs(name, measured.jobs)
+    if why:
+        found.rows.append(Row(name, "", COLUMNS[0] if not measured.rows else "the rest", why=why))
 
 
 def _in_this_process(name: str, asked: Asked, share: float, left: float) -> tuple[list[Any], str]:
@@ -250,25 +291,33 @@ def read(values: Iterable[Any]) -> Measured:
     return Measured(list(rows.values()), jobs)
 
 
-def _in_a_process(name: str, asked: Asked, share: float, left: float) -> tuple[list[Any], str]:
-    """What a process handed on, and why it did not end well, if so. It is killed after twice its share."""
+def _in_a_process(turns_of: Path, name: str, asked: Asked, share: float, left: float) -> tuple[list[Any], str]:
+    """What a process handed on, and why it did not end well, if so. It is killed after twice its share.
+
+    Args:
+        turns_of: the folder of those that are side by side; see `turns`.
+    """
+    side = asked.side_by_side
+    threads = str(max(1, (os.cpu_count() or 1) // side))
+    own = {turns.FOLDER: str(turns_of), "TORCHINDUCTOR_COMPILE_THREADS": threads} if side > 1 else {}
     with tempfile.TemporaryDirectory() as folder:
         results, said = Path(folder) / "results", (asked.logs or Path(folder)) / f"{name}.log"
         said.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "benchmarks.gpu", name, "--part-of", str(results)]
         command += ["--seconds", str(share), *asked.words]
         least = LEAST + (COMPILATION if name in LINES and LINES[name].compiles else 0.0)
-        limit = min(max(2 * share, least), max(left, 1.0))
+        limit = min(max(2 * share, least * side), max(left, 1.0))
         why = ""
         with said.open("wb") as file:
-            process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
-            try:
-                if process.wait(timeout=limit):
-                    why = f"its process ended with status {process.returncode}: {_last_words(said)}"
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)  # with the compilers that it started
-                process.wait()
-                why = f"stopped after {limit:.0f} s"
+            process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True, env=os.environ | own)
+            with turns.taken_part(turns_of, process.pid):
+                try:
+                    if process.wait(timeout=limit):
+                        why = f"its process ended with status {process.returncode}: {_last_words(said)}"
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)  # with the compilers that it started
+                    process.wait()
+                    why = f"stopped after {limit:.0f} s"
         rows = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
         return [json.loads(row) for row in rows if row.endswith("}")], why
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.gpu import turns
 from recollect.common.cuda_graphs import WARM_UP
 from recollect.settings.errors import UserError
 from recollect.settings.overrides import method_with
@@ -88,6 +89,10 @@ class Case:
             wait(self.device)
             if made >= least and time.perf_counter() - began > self.seconds:
                 break
+        with turns.alone():
+            return self._timed(call, units)
+
+    def _timed(self, call: Callable[[], object], units: float) -> float:
         begun = time.perf_counter()
         call()
         wait(self.device)

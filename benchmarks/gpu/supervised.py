@@ -8,13 +8,14 @@ read, and the second meets each length of a window for the first time. Of a long
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from benchmarks.gpu import turns
 from benchmarks.gpu.case import BYTES_OF_AN_UPDATE, Case, Part, Subject, wait
 from benchmarks.gpu.inputs import inputs_of
 from recollect.common.contract import Policy, facts_of
@@ -49,9 +50,12 @@ class Watch(Clock):
         self.begun = (0, 0.0)
         self.seen = (0, 0.0)
         self.numbers: list[float] = []
+        self.turn = ExitStack()  # open while it is timed
 
     def due(self, step: int, every: int) -> bool:
         if step == self.warm:
+            if self.seconds:
+                self.turn.enter_context(turns.alone())
             wait(self.device)
             self.begun = step, time.perf_counter()
         elif step > self.warm:
@@ -78,7 +82,7 @@ def learning(case: Case) -> Subject:
     def watched(few: bool) -> Watch:
         watch = Watch(case.nowhere, case.device, 0.0 if few else case.seconds, case.warm)
         module = algorithm_module(settings.method.algorithm, where=case.method)
-        with suppress(Enough):
+        with watch.turn, suppress(Enough):
             module.train(_unjudged(settings, FEW if few else steps), inputs_of(case), watch)
         return watch
 
@@ -105,6 +109,7 @@ def acting_rate(case: Case) -> float:
     """
     policy, environment = _policy(case), case.settings.environment
     second, begun, count = 0.0, 0.0, 0
+    turn = ExitStack()
 
     def watch(moment: Moment) -> None:
         nonlocal second, begun, count
@@ -116,13 +121,15 @@ def acting_rate(case: Case) -> float:
         elif episode >= 1:
             second = second or now
             if episode >= 2 or now - second > case.seconds:
-                begun = now
+                turn.enter_context(turns.alone())
+                begun = time.perf_counter()
 
     batch = next(iter(batches_of(policy, environment)))
     tasks = [task for tasks in batch.values() for task in tasks]
-    with suppress(Enough):
-        play_in_context(policy, environment, tasks, seed=0, watch=watch)
-    return count / (time.perf_counter() - begun)
+    with turn:
+        with suppress(Enough):
+            play_in_context(policy, environment, tasks, seed=0, watch=watch)
+        return count / (time.perf_counter() - begun)
 
 
 def first_outputs(policy: Any, settings: Settings, rows: int = 4) -> np.ndarray:
