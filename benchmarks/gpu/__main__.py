@@ -216,13 +216,13 @@ def run(
         found.peaks.update(*values[:1])
         if why:
             print(f"{PEAKS}: {why}", file=sys.stderr)
-        waiting = [LINES[name].weight for name in names]
+        waiting = list(names)
 
         def one(name: str) -> None:
             left = ends - time.perf_counter()
             with writes:
-                share = left * min(1.0, side * waiting[0] / sum(waiting))
-                waiting.pop(0)
+                share = left * min(1.0, side * LINES[name].weight / sum(LINES[other].weight for other in waiting))
+                waiting.remove(name)
             values, why = measured_by(name, asked, share, left) if left >= 1 else ([], "no time was left")
             with writes:
                 _take(found, name, values, why)
