@@ -210,7 +210,11 @@ def run(
     ends, writes = time.perf_counter() + seconds, Lock()
     found = table.Found.of_this_machine(asked.device, asked.quick)
     side = asked.side_by_side if apart else 1
-    with tempfile.TemporaryDirectory(prefix="recollect_turns_") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="recollect_turns_") as folder,
+        ThreadPoolExecutor(side) as pool,
+        turns.none_left(Path(folder)),
+    ):
         measured_by = partial(_in_a_process, Path(folder)) if apart else _in_this_process
         values, why = measured_by(PEAKS, asked, LEAST, seconds)
         found.peaks.update(*values[:1])
@@ -232,12 +236,7 @@ def run(
                 if keep:
                     write_json(keep, table.joined([found]).as_json(), kind=KIND)
 
-        if side == 1:
-            for name in names:
-                one(name)
-        else:
-            with ThreadPoolExecutor(side) as pool:
-                list(pool.map(one, names))
+        list((pool.map if side > 1 else map)(one, names))
     return table.joined([found])
 
 

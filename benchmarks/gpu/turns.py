@@ -38,11 +38,18 @@ def alone() -> Iterator[None]:
 
 @contextmanager
 def taken_part(folder: Path, group: int) -> Iterator[None]:
-    """While this is open, a group of processes is stopped while another line is timed. It has ended when this is closed."""
+    """While this is open, a group of processes is stopped while another line is timed. It has ended when this is closed.
+
+    An error or Ctrl-C kills it.
+    """
     own = folder / str(group)
     own.touch()
     try:
         yield
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+        raise
     finally:
         own.unlink()
         with (
@@ -51,6 +58,16 @@ def taken_part(folder: Path, group: int) -> Iterator[None]:
         ):  # whoever is timed lets the others go on by itself
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _tell(folder, signal.SIGCONT)
+
+
+@contextmanager
+def none_left(folder: Path) -> Iterator[None]:
+    """Where this is left by an error or by Ctrl-C, the groups in the folder are killed, those that are stopped, too."""
+    try:
+        yield
+    except BaseException:
+        _tell(folder, signal.SIGKILL)
+        raise
 
 
 def _tell(folder: str | Path, what: signal.Signals) -> None:

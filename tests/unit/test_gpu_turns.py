@@ -98,6 +98,20 @@ def test_others_go_on_when_the_one_that_was_timed_is_killed(folder: Path, tmp_pa
         busy.wait()
 
 
+def test_ctrl_c_leaves_no_process_not_even_one_that_is_stopped(folder: Path, tmp_path: Path) -> None:
+    processes = [begun(BUSY, tmp_path / name, turns_of=folder) for name in ("runs", "stopped")]
+    for process in processes:
+        (folder / str(process.pid)).touch()
+    os.killpg(processes[1].pid, signal.SIGSTOP)
+    with pytest.raises(KeyboardInterrupt), turns.none_left(folder):
+        raise KeyboardInterrupt
+    assert [process.wait(20) for process in processes] == [-signal.SIGKILL] * 2
+    waited_for = begun(BUSY, tmp_path / "waited for", turns_of=folder)
+    with pytest.raises(KeyboardInterrupt), turns.taken_part(folder, waited_for.pid):
+        raise KeyboardInterrupt
+    assert waited_for.wait(20) == -signal.SIGKILL
+
+
 def test_who_is_by_itself_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(turns.FOLDER, raising=False)
     with turns.alone(), turns.alone():
