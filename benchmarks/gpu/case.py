@@ -93,6 +93,7 @@ class Case:
             return self._timed(call, units)
 
     def _timed(self, call: Callable[[], object], units: float) -> float:
+        """`rate` of calls that are warm."""
         begun = time.perf_counter()
         call()
         wait(self.device)
