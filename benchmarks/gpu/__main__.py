@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     if chosen.of and (chosen.names or chosen.json):
         parser.error("--of measures nothing: it takes neither lines nor --json")
+    if chosen.side_by_side is not None and chosen.side_by_side < 1:
+        parser.error("--side-by-side is a number of lines: 1 or more")
     if chosen.keep and not chosen.of:
         parser.error("--keep says what to do with --of: name files of numbers with it")
     device = chosen.device or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -52,10 +52,8 @@ def taken_part(folder: Path, group: int) -> Iterator[None]:
         raise
     finally:
         own.unlink()
-        with (
-            (folder / LOCK).open("w") as lock,
-            suppress(BlockingIOError),
-        ):  # whoever is timed lets the others go on by itself
+        # Where another line is timed, it lets the others go on by itself.
+        with (folder / LOCK).open("w") as lock, suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _tell(folder, signal.SIGCONT)
 

@@ -433,6 +433,12 @@ def test_a_profile_needs_a_place_and_keeps_no_rates(words: list[str], capsys: py
     assert "rates are none to keep" in capsys.readouterr().err
 
 
+def test_fewer_lines_at_once_than_one_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        __main__.main(["--device", "cpu", "--quick", "--side-by-side", "0", "clip"])
+    assert "1 or more" in capsys.readouterr().err
+
+
 def test_lines_of_one_process_are_measured_in_their_order_and_kept_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
