@@ -181,7 +181,12 @@ def declaration(kind: str, name: str, key: str) -> Any:
 
 def mine_folder(at: Path = Path()) -> Path:
     """The user's own folder, which is a package: ``$RECOLLECT_MINE``, or ``mine`` in a folder, the working directory."""
-    folder = Path(os.environ.get("RECOLLECT_MINE") or at / "mine").absolute()
+    return _own_folder(os.environ.get("RECOLLECT_MINE") or str(at / "mine"), os.getcwd())
+
+
+@cache
+def _own_folder(named: str, seen_from: str) -> Path:
+    folder = Path(seen_from, named)
     if not folder.name.isidentifier() or folder.name == "recollect":
         what = f"a folder of own code cannot be called '{folder.name}', because its modules are imported as a package"
         raise UserError(what, where=f"RECOLLECT_MINE={folder}", do="give it a name of letters, digits and _")
@@ -235,7 +240,7 @@ def _modules(kind: Kind, name: str | None = None) -> list[Module]:
     source = roots()["recollect"]
     for package in kind.packages:
         folder = source.joinpath(*package.split("."))
-        candidates += _files(package, folder)
+        candidates += _ours(package, folder, folder.stat().st_mtime_ns)
     candidates += _own_files()
     named = [module for module in candidates if name in (None, module.path.stem)]
     return [module for module in named if kind.declares <= declared(module.path).keys()]
@@ -247,6 +252,12 @@ def _own_files() -> list[Module]:
     for package, place in own_packages().items():
         modules += _files(package, place) if place.is_dir() else [Module(package, place)]
     return modules
+
+
+@cache
+def _ours(package: str, folder: Path, stamp: int) -> list[Module]:
+    """The modules of a folder of ours, whose time stamp is another one when it gets another file."""
+    return _files(package, folder)
 
 
 def _files(package: str, folder: Path) -> list[Module]:

@@ -87,8 +87,9 @@ def _none_hidden(layers: list[Layer], sections: Iterable[str]) -> list[Layer]:
     for key in sections:
         for number, layer in enumerate(layers):
             said = layer.content.get(key)
-            hides = any(isinstance(higher.content.get(key), Mapping) for higher in layers[number + 1 :])
-            if hides and not (said is None or said == DEFAULT or isinstance(said, Mapping)):
+            if said is None or said == DEFAULT or isinstance(said, Mapping):
+                continue
+            if any(isinstance(higher.content.get(key), Mapping) for higher in layers[number + 1 :]):
                 do = f"write `{key}: {{<name>: <value>}}`"
                 raise UserError(f"'{key}' is {said!r}, not settings", where=layer.where, do=do)
     return layers
@@ -345,24 +346,22 @@ def without_names(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_environment(layer: Layer, stem: str, env: str) -> list[Layer]:
     """A layer of a method, then its entries for an environment's file and for the environment's very name."""
-    entries = layer.entries("environments")
+    entries = layer.content.get("environments") or {}  # they were checked with the whole file
     there = [name for name in dict.fromkeys((stem, env)) if name in entries]
     return [layer, *(layer.inner("environments", name) for name in there)]
 
 
 def _variant_layers(own: Iterable[Layer], base: str, variant: str, above: tuple[str, ...] = ()) -> list[Layer]:
     """What the layers of a method say of one of its variants, after what they say of the variant that is its base."""
-    listed: dict[str, list[Layer]] = {}
-    for layer in own:
-        for name in layer.entries("variants"):
-            listed.setdefault(str(name), []).append(layer.inner("variants", name))
+    listed = [(layer, name) for layer in own for name in layer.entries("variants")]
+    layers = [layer.inner("variants", name) for layer, name in listed if str(name) == variant]
     where = method_path(base)
-    if variant not in listed:
-        raise UserError(f"method '{base}' has no variant named '{variant}'", where=where, do=nearest(variant, listed))
+    if not layers:
+        do = nearest(variant, dict.fromkeys(str(name) for _, name in listed))
+        raise UserError(f"method '{base}' has no variant named '{variant}'", where=where, do=do)
     if variant in above:
         what = f"the `base` of the variant '{above[0]}' leads back to '{variant}'"
         raise UserError(what, where=where, do="break the circle")
-    layers = listed[variant]
     below = merged(layers).get("base")
     return layers if below is None else [*_variant_layers(own, base, str(below), (*above, variant)), *layers]
 

@@ -6,7 +6,6 @@ The hyper-parameters of an algorithm are declared in the algorithm's own file (c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, get_args
 
@@ -32,7 +31,7 @@ class Frozen(BaseModel):
 
 
 def _has_truth_values(value: Any) -> bool:
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
         return any(_has_truth_values(item) for item in value)

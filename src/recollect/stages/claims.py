@@ -11,6 +11,7 @@ from recollect.settings.claims import MARKS, Arm, ClaimSettings, ContrastSetting
 from recollect.settings.errors import UserError
 from recollect.settings.loading import config_path
 from recollect.settings.resolve import figure_settings
+from recollect.settings.still import held_still
 from recollect.stages import paths, provenance
 from recollect.stages.columns import columns
 from recollect.stages.identity import how_to_make
@@ -30,6 +31,7 @@ LONGEST_LINE = 100
 SEED = 0  # of the resamples, so that a verdict is the same each time
 
 
+@held_still()
 def claims(scale: str, figures: Sequence[str]) -> list[dict[str, Any]]:
     """Judge the claims that figures show, and write them down.
 

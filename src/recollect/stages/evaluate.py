@@ -13,6 +13,7 @@ from typing import Annotated
 
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, method_path, played_method, resolve
+from recollect.settings.still import held_still
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import evaluate_inputs, is_trained, plays_on_gpu
 from recollect.stages.stage import Job, Resources, Stage
@@ -40,6 +41,7 @@ def kept_policy(scale: str, env: str, method: str, seed: int, checkpoint: str) -
     return path
 
 
+@held_still()
 def evaluate(
     scale: str,
     env: str,

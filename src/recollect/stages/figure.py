@@ -19,6 +19,7 @@ from recollect.settings.resolve import (
     scale_settings,
     titles,
 )
+from recollect.settings.still import held_still
 from recollect.stages import paths, provenance
 from recollect.stages.claims import Tables, judge
 from recollect.stages.inputs import figure_inputs
@@ -71,6 +72,7 @@ def spec_of(scale: str, figure: str) -> FigureSpec:
     return figure_spec(values)
 
 
+@held_still()
 def figure(scale: str, name: str) -> None:
     """Draw a figure from scores, traces or speeds. Runs that are not of today are drawn, and the figure says so."""
     from recollect.artifacts.sealed import sha256_of

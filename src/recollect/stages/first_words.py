@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from recollect.artifacts.lease import usable
 from recollect.settings.errors import UserError
+from recollect.settings.still import held_still
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 
@@ -19,6 +20,7 @@ MINUTE, HOUR = 60.0, 3600.0
 MOST_NAMED = 3  # of figures, in a command
 
 
+@held_still()
 def of(jobs: Iterable[Job], *, local: bool, cores: int, most_hours: float | None, selected: Selection) -> str:
     """About how long jobs that will run take in all, in a line; nothing where that is less than a minute.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from recollect.artifacts.fingerprint import SCENE
 from recollect.settings.resolve import algorithm_module, method_path, resolve
+from recollect.settings.still import held_still
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import inspect_inputs, plays_on_gpu
 from recollect.stages.stage import Job, Resources, Stage
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from recollect.settings.schema import Settings
 
 
+@held_still()
 def inspect(
     scale: str,
     env: str,

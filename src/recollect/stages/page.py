@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from recollect.settings.catalogue import declaration
 from recollect.settings.resolve import environment_mapping, method_mapping, scale_settings
+from recollect.settings.still import held_still
 from recollect.stages import paths, provenance
 from recollect.stages.stage import Job, Resources, Stage
 
 
+@held_still()
 def page(scale: str, env: str, method: str, seed: int) -> None:
     """Write the inspection page of a traced run: its world from above or, where that is not known, the images that it sees."""
     from recollect.artifacts.sealed import sealing

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from recollect.settings.errors import UserError
+from recollect.settings.still import held_still
 from recollect.stages import paths, provenance
 from recollect.stages.inputs import report_inputs
 from recollect.stages.selection import snakemake_for
 from recollect.stages.stage import Job, Resources, Stage
 
 
+@held_still()
 def report(scale: str, figures: Sequence[str]) -> None:
     """Write the report: one page with figures, captions, provenance and a table of all runs.
 

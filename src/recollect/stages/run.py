@@ -13,6 +13,7 @@ from functools import partial
 
 from recollect.settings.errors import UserError, as_user_error
 from recollect.settings.resolve import names
+from recollect.settings.still import held_still
 from recollect.stages import evaluate, paths, train
 from recollect.stages.circumstances import made_with
 from recollect.stages.inputs import devices, has_memory, is_trained, learns_from_histories, train_inputs
@@ -23,6 +24,7 @@ from recollect.stages.stage import Job, Resources, Stage, Trust, is_ensemble, is
 log = logging.getLogger(__name__)
 
 
+@held_still()
 def run(scale: str, env: str, method: str, seed: int, *, trust_checkpoint: Trust = False, device: str = "cpu") -> None:
     """Train one run and score its policy; what is there and of today is kept."""
     job = Job("run", scale, env, method, str(seed))
