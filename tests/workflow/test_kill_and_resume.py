@@ -89,7 +89,8 @@ def sealed(folder: Path, name: str) -> set[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "dt" else name for name in RUNS]
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in ("dt", "amago_transformer") else name for name in RUNS],
 )
 def test_resume_after_kill_is_bit_exact(
     name: str, smoke_workdir: Path, whole: Callable[[str], dict[str, bytes]]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 HISTORIES = "data/mine/dark_room_10x10/histories.safetensors"
 
 
@@ -21,5 +23,6 @@ def test_published_data_are_fetched_once_before_histories_are_read(real_workflow
     assert commands == ["fetch --data dark_room", "generate dark_room_10x10"]
 
 
+@pytest.mark.slow
 def test_files_that_lie_elsewhere_are_read_and_nothing_is_fetched(real_workflow: Callable[[str], Any]) -> None:
     assert planned(real_workflow, "own", "downloads/dark_room/10x10") == ["generate dark_room_10x10"]

@@ -54,6 +54,7 @@ def test_two_processes_keep_step_and_end_cleanly(tmp_path: Path) -> None:
     assert amago.load_policy(settings, policy.arrays(), Inputs()).arrays().keys() == policy.arrays().keys()
 
 
+@pytest.mark.slow
 def test_a_collector_plays_a_world_whose_environments_are_processes(tmp_path: Path) -> None:
     world = ("gymnasium", {"id": "CartPole-v1", "horizon": 6, "processes": True})
     run = run_in(tmp_path)

@@ -134,7 +134,7 @@ def test_each_shape_of_batches_is_a_graph_up_to_a_bound_and_others_are_updates_a
     ("lengths", "graphs"),
     [
         ((6, 7) * 4 + (9,) * 10 + (6,) * 8, 4),  # 9 takes the place of 6, and later 6 that of 7
-        ((6, 7, 9) * 9, 2),  # those that are used stay
+        pytest.param((6, 7, 9) * 9, 2, marks=SLOW),  # those that are used stay
     ],
 )
 def test_as_windows_grow_a_graph_that_is_no_longer_used_makes_room(

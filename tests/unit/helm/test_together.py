@@ -342,7 +342,7 @@ def test_a_run_that_was_begun_alone_goes_on_with_others_and_the_other_way_round(
 
 
 @pytest.mark.parametrize(
-    "method", ["helmv2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("helm", "shelm"))]
+    "method", ["shelm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("helm", "helmv2"))]
 )
 def test_runs_that_were_killed_together_end_with_the_same_bytes(
     method: str, inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
