@@ -102,6 +102,7 @@ def test_a_killed_collector_is_noticed_and_tears_no_file(tmp_path: Path) -> None
     assert table[table["metric"] == "updates"]["value"].max() > checkpoint.state["at"]["updates"]
 
 
+@pytest.mark.slow
 def test_two_processes_learn_from_protected_data_before_they_collect(tmp_path: Path) -> None:
     settings = settings_of(processes=2, epochs=4, steps_per_epoch=12, start_collecting_at_epoch=2, evaluate_every=100)
     folder = tmp_path / "checkpoints" / "buffer"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from recollect.settings import loading
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import names
 from recollect.stages import device_speeds, first_words
@@ -93,3 +96,11 @@ def test_a_world_that_is_not_here_stops_nothing(said: Said, monkeypatch: pytest.
 
     monkeypatch.setattr(Estimator, "__call__", refused)
     assert said(RUNS) == ""
+
+
+def test_no_file_is_read_twice(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: Counter[Path] = Counter()
+    parse = loading._parse
+    monkeypatch.setattr(loading, "_parse", lambda path, stamp: read.update([path]) or parse(path, stamp))
+    assert said(RUNS)
+    assert len(read) > 10 and set(read.values()) == {1}

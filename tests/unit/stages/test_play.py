@@ -121,6 +121,7 @@ def test_what_a_world_draws_once_for_all_its_episodes_is_filmed_as_it_was_scored
         assert len(shown) == 6 * 8 and len(maps) == 1
 
 
+@pytest.mark.slow
 def test_an_episode_is_filmed_whole_where_the_one_beside_it_is_over_first() -> None:
     options = {"smallest": 5, "largest": 5, "horizon": 40}
     evaluation = EvaluationSettings(episodes=20, protocol="episodic")
