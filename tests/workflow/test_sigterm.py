@@ -27,7 +27,8 @@ def slow(self):  # Snakemake calls it while it holds the lock
     if not os.path.exists("inside"):
         with open("inside", "w"):
             pass
-        time.sleep(5)  # longer than a busy machine takes to send the signal
+        while not os.path.exists("sent"):
+            time.sleep(0.05)
     inside(self)
 
 
@@ -62,6 +63,7 @@ def test_sigterm_while_the_loop_holds_its_lock_ends_snakemake(tmp_path: Path, me
         while not (tmp_path / "inside").exists() and time.monotonic() < end:
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)  # in the first round of the loop
+        (tmp_path / "sent").touch()
         if mended:
             assert process.wait(60) != 0
         else:
