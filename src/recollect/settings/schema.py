@@ -6,6 +6,7 @@ The hyper-parameters of an algorithm are declared in the algorithm's own file (c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, get_args
 
@@ -31,11 +32,11 @@ class Frozen(BaseModel):
 
 
 def _has_truth_values(value: Any) -> bool:
-    if isinstance(value, dict):
+    if isinstance(value, str | int | float):
+        return isinstance(value, bool)
+    if isinstance(value, Mapping):
         value = list(value.values())
-    if isinstance(value, list | tuple):
-        return any(_has_truth_values(item) for item in value)
-    return isinstance(value, bool)
+    return isinstance(value, list | tuple) and any(_has_truth_values(item) for item in value)
 
 
 @cache
