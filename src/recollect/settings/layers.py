@@ -357,7 +357,7 @@ def _variant_layers(own: Iterable[Layer], base: str, variant: str, above: tuple[
     layers = [layer.inner("variants", name) for layer, name in listed if str(name) == variant]
     where = method_path(base)
     if not layers:
-        do = nearest(variant, dict.fromkeys(str(name) for _, name in listed))
+        do = nearest(variant, {str(name) for _, name in listed})
         raise UserError(f"method '{base}' has no variant named '{variant}'", where=where, do=do)
     if variant in above:
         what = f"the `base` of the variant '{above[0]}' leads back to '{variant}'"

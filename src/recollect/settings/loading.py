@@ -161,7 +161,7 @@ def mapping_in(content: Mapping[str, Any], key: str, where: object) -> Mapping[s
     found = content.get(key)
     if found is None:
         return {}
-    if not isinstance(found, dict | Mapping):
+    if not isinstance(found, Mapping):
         what = f"`{key}` must map names to settings, not be {found!r}"
         raise UserError(what, where=where, do=f"write `{key}: {{<name>: ...}}`")
     return found
