@@ -11,12 +11,13 @@ Rules, differences and options shared with Visual Match: :mod:`recollect.environ
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from recollect.environments.base import Task
+from recollect.environments.base import BaseWorld, Task
 from recollect.environments.three_rooms import (
     AGENT,
     FLOOR,
@@ -68,6 +69,13 @@ class KeyToDoor(ThreeRooms):
         self._last_starts_N, _ = places(LAST[game.reward_room], AGENT)
         self._last_room[self._last_starts_N] = FLOOR[0]
         self._has_key_B = self._keep_zeros("has_key", bool)
+
+    def _on_device(self, worlds: Sequence[BaseWorld], device: Any) -> Any:
+        from recollect.environments.three_rooms_on_device import (
+            KeyToDoorOnDevice,
+        )  # torch, which no game on the host needs
+
+        return KeyToDoorOnDevice(worlds, SIGNAL_CELL, device)
 
     def _enter_first(self, index_N: np.ndarray) -> None:
         self._has_key_B[index_N] = False

@@ -15,6 +15,7 @@ replayed to the bit in the tests. What differs from the released code, and why:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -57,7 +58,7 @@ def _tables() -> tuple[np.ndarray, np.ndarray]:
 
 
 SOLID_256, COLOR_3256 = _tables()
-_WINDOW_K = (np.arange(-MARGIN, MARGIN + 1)[:, None] * WIDTH + np.arange(-MARGIN, MARGIN + 1)).ravel()
+WINDOW_K = (np.arange(-MARGIN, MARGIN + 1)[:, None] * WIDTH + np.arange(-MARGIN, MARGIN + 1)).ravel()
 
 
 def cell(row: int, column: int) -> int:
@@ -165,6 +166,32 @@ class ThreeRooms(BaseWorld):
         """What a step in the last room changes: which instances earn the final reward, bool [N]."""
         raise NotImplementedError
 
+    def _on_device(self, worlds: Sequence[BaseWorld], device: Any) -> Any:
+        """Such games as tensors, see `three_rooms_on_device`."""
+        raise NotImplementedError
+
+    # ---- episodes that others play
+
+    def on_device(self, worlds: Sequence[BaseWorld], device: Any) -> Any:
+        """Not where what is drawn depends on what is played, or actions are vectors."""
+        rules = self.options
+        when_eaten = rules.apple_reward_high is not None and not rules.fixed_apple_reward
+        return None if when_eaten or rules.one_hot_actions else self._on_device(worlds, device)
+
+    def draw_ahead(self) -> tuple[np.ndarray, np.ndarray]:
+        """Draw all that the episodes that have just begun have yet to draw, for who plays them to their ends.
+
+        Returns:
+            the first room, the orchard and the last room as they are entered, uint8 [3, B, cells], in Key-to-Door without the
+            key; and the cell where the agent enters each, int64 [3, B].
+        """
+        boards_BC, entries_B = [self._board_BC.copy()], [self._position_B.copy()]
+        for enter in (self._enter_orchard, self._enter_last):
+            enter(self._row_B)
+            boards_BC.append(self._board_BC.copy())
+            entries_B.append(self._position_B.copy())
+        return np.stack(boards_BC), np.stack(entries_B).astype(np.int64)
+
     # ---- the clock
 
     def _check_actions(self, actions: np.ndarray) -> np.ndarray:
@@ -254,7 +281,7 @@ class ThreeRooms(BaseWorld):
         # The agent stands in front of everything but a door.
         self._cells[here_B] = np.where(covered_B == OPEN_DOOR[0], covered_B, AGENT[0])
         if self.options.crop:
-            seen_BK = self._cells.take(here_B[:, None] + _WINDOW_K)
+            seen_BK = self._cells.take(here_B[:, None] + WINDOW_K)
         else:
             framed_BYX = self._board_BC.reshape(self.num_envs, -1, WIDTH)
             seen_BK = framed_BYX[:, MARGIN:-MARGIN, MARGIN:-MARGIN].reshape(self.num_envs, -1)

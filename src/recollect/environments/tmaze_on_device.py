@@ -27,6 +27,7 @@ class TMazeOnDevice:
         self.junction = self.options.back + self.options.length
         self.rows = sum(maze.num_envs for maze in mazes)
         self.size: int = mazes[0].single_observation_space.shape[0]
+        self.observation_dtype = torch.float32
         self.stands_5B = torch.zeros(5, self.rows, dtype=torch.int64, device=device)  # see `TMaze.stands`
         self.time = torch.zeros(1, dtype=torch.int64, device=device)
         self._move_x_A, self._move_y_A = torch.as_tensor(moves_2A.astype(np.int64)).to(device)
@@ -43,7 +44,10 @@ class TMazeOnDevice:
         self.time.zero_()
         return np.concatenate(observations)
 
-    def step(self, action_B: Tensor) -> tuple[Tensor, Tensor]:
+    def kind(self, t: int) -> None:
+        """All steps are of one kind."""
+
+    def step(self, action_B: Tensor, kind: None = None) -> tuple[Tensor, Tensor]:
         """Observations float32 [B, D] and rewards float32 [B] of actions int64 [B], as `TMaze.step` gives them."""
         maze, junction = self.options, self.junction
         x_B, y_B, goal_B, seen_B, _ = self.stands_5B.unbind()
@@ -76,7 +80,7 @@ class TMazeOnDevice:
         return torch.stack([part.float() for part in parts], 1), reward_B
 
     def end(self) -> None:
-        """Tell the mazes where their episodes ended."""
+        """Tell the mazes where their episodes ended. Of success they say nothing."""
         stands_5B, first = self.stands_5B.cpu().numpy(), 0
         for maze in self.mazes:
             maze.has_ended(stands_5B[:, first : first + maze.num_envs])

@@ -17,6 +17,7 @@ Rules, differences and options shared with Key-to-Door: :mod:`recollect.environm
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import permutations
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ import numpy as np
 from pydantic import Field
 
 from recollect.environments import counter_rng
-from recollect.environments.base import Task
+from recollect.environments.base import BaseWorld, Task
 from recollect.environments.three_rooms import AGENT, CHOICES, FLOOR, WALL, RoomOptions, ThreeRooms, cell, places, room
 
 GYMNASIUM_IDS: dict[str, dict[str, Any]] = {
@@ -88,6 +89,13 @@ class VisualMatch(ThreeRooms):
         self._first_room[self._signs_N] = WALL[0]
         self._color_B = self._keep_zeros("color", np.uint8)
         self._map_B = self._keep_zeros("color_map", np.int8)
+
+    def _on_device(self, worlds: Sequence[BaseWorld], device: Any) -> Any:
+        from recollect.environments.three_rooms_on_device import (
+            VisualMatchOnDevice,
+        )  # torch, which no game on the host needs
+
+        return VisualMatchOnDevice(worlds, CHOICES, CHOICE_CELLS_3, device)
 
     def _enter_first(self, index_N: np.ndarray) -> None:
         if self.options.color_map == "per_episode":

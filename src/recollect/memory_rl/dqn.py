@@ -119,11 +119,15 @@ class DQN(Learner):
         return anything if explores else int(outputs_A.argmax())
 
     def drawn_before(self, steps: int, count: int, draws: np.random.Generator) -> np.ndarray:
+        """Actions that are taken in the place of the greedy ones; -1: the greedy one."""
         actions, taken = self.network.encoder.embedder.actions, []
         for t in range(steps):
             anything = int(draws.integers(actions))
             taken.append(anything if draws.random() < epsilon(self.hp, self.horizon, count + t) else -1)
-        return np.array(taken)
+        return np.array(taken, np.int64)
+
+    def explored(self, outputs_BA: Tensor, drawn_B: Tensor) -> Tensor:
+        return torch.where(drawn_B < 0, outputs_BA.argmax(-1), drawn_B)
 
 
 make_trainer = partial(trainer_of, DQN)

@@ -131,13 +131,14 @@ class Ensemble:
         stacks = not isinstance(network.encoder.sequence, OneAfterTheOther)
         if first.hp.actors > 1 or not explores or not stacks or not remembers_whole(network, first.horizon):
             return None
-        rounds = []
-        for worlds in ([member.world for member in self.members], [member.evaluation_world for member in self.members]):
-            there = worlds[0].on_device(worlds, self.device)
-            if there is None:
-                return None
-            rounds.append(RoundsOnDevice(network, there, self.device))
-        return rounds[0], rounds[1]
+        worlds, judged = zip(*((member.world, member.evaluation_world) for member in self.members), strict=True)
+        there, judging = worlds[0].on_device(worlds, self.device), judged[0].on_device(judged, self.device)
+        if there is None or judging is None:
+            return None
+        return (
+            RoundsOnDevice(network, there, self.device, explores=first.learner),
+            RoundsOnDevice(network, judging, self.device),
+        )
 
     def _draw(self) -> None:
         """Each member's windows and noise, from its own streams, onto the device in copies that nothing waits for."""

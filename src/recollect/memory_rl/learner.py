@@ -89,11 +89,12 @@ class Learner:
         return int(self.explore(torch.from_numpy(outputs_A)[None], np.array([count]), draws)[0])
 
     def drawn_before(self, steps: int, count: int, draws: np.random.Generator) -> np.ndarray | None:
-        """What `explore_one` takes in so many steps in the place of the greedy action, int64 [T]; -1: the greedy one.
-
-        None: it depends on the outputs.
-        """
+        """What `explore_one` draws in so many steps, [T]. None: that cannot be told beforehand."""
         return None
+
+    def explored(self, outputs_BA: Tensor, drawn_B: Tensor) -> Tensor:
+        """The actions int64 [B] that `explore_one` takes of outputs and what was drawn: a function of tensors on the device."""
+        raise NotImplementedError
 
     def step(self, batch: Batch, counter: int) -> dict[str, Tensor]:
         """Update number `counter`, in place. Returns its metrics (scalars, on the device)."""

@@ -1,7 +1,7 @@
 """Rounds and evaluations that all members of an ensemble play at once: one pass of the stacked network for all of them.
 
-In T-Mazes on a GPU they do so without the host (`rounds_on_device`). Each member's worlds, draws and counts are its own, and see
-what they would see if it played alone.
+In T-Mazes and room games on a GPU they do so without the host (`rounds_on_device`). Each member's worlds, draws and counts are
+its own, and see what they would see if it played alone.
 """
 
 from __future__ import annotations
@@ -108,13 +108,13 @@ def round_of(policy: HistoryPolicy, members: Sequence[OnlineTrainer]) -> list[Ep
 
 
 def evaluated_on_device(rounds: RoundsOnDevice, members: Sequence[OnlineTrainer]) -> list[Episodes]:
-    """`evaluated`, in mazes on the device."""
+    """`evaluated`, in worlds on the device."""
     set_training(rounds.network, False)
     return apart(rounds.play(), len(members))
 
 
 def round_on_device(rounds: RoundsOnDevice, members: Sequence[OnlineTrainer]) -> list[Episodes]:
-    """`round_of` members with one actor each, in mazes on the device."""
+    """`round_of` members with one actor each, in worlds on the device."""
     set_training(rounds.network, members[0].hp.dropout_while_acting)
     columns = []
     for member in members:

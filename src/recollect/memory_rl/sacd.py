@@ -137,6 +137,14 @@ class SACD(ActorCriticLearner):
         weights_A = np.exp(outputs_A.astype(np.float64) - outputs_A.max())
         return int(categorical_from_weights(weights_A, np.array(draws.random())))
 
+    def drawn_before(self, steps: int, count: int, draws: np.random.Generator) -> np.ndarray:
+        """By which numbers in [0, 1) actions are drawn."""
+        return draws.random(steps)
+
+    def explored(self, outputs_BA: Tensor, drawn_B: Tensor) -> Tensor:
+        whole_BA = outputs_BA.double()
+        return categorical_from_weights((whole_BA - whole_BA.amax(-1, keepdim=True)).exp(), drawn_B)
+
 
 make_trainer = partial(trainer_of, SACD)
 train = partial(train_learner, SACD)

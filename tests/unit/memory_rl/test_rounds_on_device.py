@@ -1,4 +1,4 @@
-"""Rounds and evaluations in mazes on the device are those that the members of an ensemble play on the host."""
+"""Rounds and evaluations in mazes and room games on the device are those that the members of an ensemble play on the host."""
 
 from __future__ import annotations
 
@@ -24,11 +24,17 @@ from recollect.memory_rl.ensemble import Ensemble  # noqa: E402
 from recollect.memory_rl.off_policy import OnlineTrainer  # noqa: E402
 
 ACTIVE = {"world": "tmaze", "options": {"variant": "active", "length": 20}}
+DOOR = {"world": "key_to_door", "options": {"length": 20, "flat": True}}
+EATEN = {"world": "visual_match", "options": {"apple_reward_high": 10.0, "fixed_apple_reward": False}}
 KINDS: list[tuple[str, dict[str, Any]]] = [
     ("gpt", {"sequence": {"dropout": 0.0, "layers": 2, "heads": 2}}),
     ("gpt", {"sequence": {"dropout": 0.0}, "world": ACTIVE, "replay_transitions": 2000}),
     ("lstm", {"sequence": {"layers": 2}}),
     ("ff", {}),
+    ("gpt", {"algorithm": sacd, "sequence": {"dropout": 0.0}}),
+    ("gpt", {"algorithm": sacd, "world": ROOMS, "sequence": {"dropout": 0.0}}),
+    ("lstm", {"algorithm": sacd, "world": DOOR, "replay_transitions": 2000, "shared_encoder": False}),
+    ("lstm", {"world": ROOMS}),
 ]
 
 
@@ -128,8 +134,7 @@ def test_whole_runs_on_a_gpu_play_there_and_learn_what_they_learn_on_a_cpu(tmp_p
 @pytest.mark.parametrize(
     "changes",
     [
-        {"algorithm": sacd},
-        {"world": ROOMS, "algorithm": sacd, "sequence": {"dropout": 0.0}},
+        {"world": EATEN, "algorithm": sacd},
         {"actors": 2},
         {"sampled_seq_len": 2},
     ],
