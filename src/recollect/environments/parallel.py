@@ -2,7 +2,8 @@
 
 What an instance does depends on its task, its random stream and its actions alone. So the instances of a world are dealt out to
 processes (`parallel_worker.py`), each of which has a world of its share. One request goes to all of them before the first answer is
-read. The processes are shared by all worlds of this process, as a job that trains many seeds has many.
+read. The processes are shared by all worlds of this process, as a job that trains many seeds has many. Who steps these in turn
+sends to all of them first (`World.send`), and then even worlds of one instance are played side by side.
 
 They are as many as the job has threads, or as RECOLLECT_WORLD_PROCESSES says. A world says with `slow` that it pays: a step of an
 instance takes a tenth of a millisecond or more, where a request takes 0.1 to 0.2.
@@ -16,7 +17,10 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
@@ -33,17 +37,33 @@ from recollect.settings.errors import UserError
 VARIABLE = "RECOLLECT_WORLD_PROCESSES"
 WORKER = "recollect.environments.parallel_worker"
 PATIENCE = 900  # seconds that an answer may take
+Answer = tuple[bool, Any]
+"""Whether a request failed, and the error or what was asked for."""
+
+_in_turn = ContextVar("_in_turn", default=False)
 
 
 def make_world(name: str, options: Mapping[str, Any], tasks: Sequence[Task], seeds: np.ndarray) -> World:
     """As `registry.make_world`; a slow world of several instances is played by several processes, where the job has threads.
 
-    One that keeps numbers of all its instances at once (`metrics` of packaged worlds) is played in this process.
+    One of a single instance is played by another process where others are (`stepped_in_turn`). One that keeps numbers of all its
+    instances at once (`metrics` of packaged worlds) is played in this process.
     """
-    processes = min(how_many(), len(tasks))
-    if processes < 2 or not (kind := registry.world_class(name)).slow or hasattr(kind, "metrics"):
+    processes = how_many()
+    pays = processes > 1 and (len(tasks) > 1 or _in_turn.get())
+    if not pays or not (kind := registry.world_class(name)).slow or hasattr(kind, "metrics"):
         return registry.make_world(name, options, tasks, seeds)
     return ParallelWorld(name, options, tasks, seeds, processes)
+
+
+@contextmanager
+def stepped_in_turn() -> Iterator[None]:
+    """Worlds that are made in the block are stepped in turn, by someone who sends to all of them first."""
+    before = _in_turn.set(True)
+    try:
+        yield
+    finally:
+        _in_turn.reset(before)
 
 
 def how_many() -> int:
@@ -59,15 +79,19 @@ def how_many() -> int:
 
 
 class Pool:
-    """Processes that play worlds, and the connections to them."""
+    """Processes that play worlds, and the connections to them. Worlds have numbers, by which requests name them."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self._owner = os.getpid()
-        self._worlds = 0
-        self._closed: list[
-            tuple[int, int]
-        ] = []  # worlds that nobody needs any more, and in how many processes they are
+        self._made = 0
+        self._places: dict[int, list[int]] = {}  # of each world, the processes that play its parts
+        self._closed: list[int] = []  # worlds that nobody needs any more
+        # Of each process: requests that go to it together, with the next answer that somebody waits for; and of those that it
+        # has not answered, their worlds. By world and process, answers that were read before their time.
+        self._requests: list[list[tuple[str, int, tuple[Any, ...]]]] = []
+        self._owed: list[deque[list[int]]] = []
+        self._read: dict[tuple[int, int], Answer] = {}
         self._connections: list[Connection] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self.close = weakref.finalize(self, _end_all, self._connections, self._processes, os.getpid())
@@ -92,13 +116,15 @@ class Pool:
             theirs.close()
         self._connections.append(Connection(ours.detach()))
         self._processes.append(process)
+        self._requests.append([])
+        self._owed.append(deque())
 
     @property
     def pids(self) -> list[int]:
         return [process.pid for process in self._processes]
 
-    def new(self, processes: int) -> int:
-        """A number for a world, by which its requests name it; so many processes are there then.
+    def new(self, parts: int, processes: int) -> int:
+        """A new world of so many parts, dealt out to as many of so many processes, which are there then.
 
         Raises:
             UserError: one cannot be started.
@@ -106,47 +132,96 @@ class Pool:
         with self.lock:
             while len(self._processes) < processes:
                 self._start()
-            self._worlds += 1
-            return self._worlds
+            self._made += 1
+            self._places[self._made] = [(self._made + part) % processes for part in range(parts)]
+            return self._made
 
     def ask(self, what: str, world: int, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Send a request to the first processes, one for each of these, and read what all of them answer.
+        """Send a request to the processes that play a world, one for each part, and read what all of them answer.
+
+        What they still had to answer of this world is dropped.
 
         Raises:
             UserError: what a world has raised; or a process has died, or not answered in time.
         """
+        with self._talking():
+            # A process that waits until its large answer is read does not read a large request.
+            self._send_all()
+            for place, owed in enumerate(self._owed):
+                while owed:
+                    self._read_next(place)
+            while self._closed:
+                closed = self._closed.pop()
+                self._note("close", closed, [()] * len(self._places[closed]))
+                self._receive(closed)
+                del self._places[closed]
+            self._note(what, world, shares)
+            answers = self._receive(world)
+        return _told(answers)
+
+    def send(self, what: str, world: int, shares: Sequence[tuple[Any, ...]]) -> None:
+        """Make a small request, of which `receive` gives the answer. Those of several worlds go out together, when one is awaited.
+
+        Raises:
+            UserError: a process has died.
+        """
+        with self._talking():
+            self._note(what, world, shares)
+
+    def receive(self, world: int) -> list[Any]:
+        """What is answered to the request that was made. Raises: as `ask`."""
+        with self._talking():
+            answers = self._receive(world)
+        return _told(answers)
+
+    def forget(self, world: int) -> None:
+        """Close a world, with the next request: Python may collect one in the middle of another's."""
+        self._closed.append(world)
+
+    @contextmanager
+    def _talking(self) -> Iterator[None]:
         if os.getpid() != self._owner:
             raise RuntimeError("a forked process cannot play the worlds of the one that it was forked from")
         with self.lock:
             try:
-                while self._closed:
-                    closed, parts = self._closed.pop()
-                    self._exchange("close", closed, [()] * parts)
-                answers = self._exchange(what, world, shares)
-            except BaseException:  # an answer may be on its way, which nobody must take for another's
+                if not self.close.alive:
+                    raise UserError("the processes that play worlds have ended", where=VARIABLE, do=DO)
+                yield
+            except BaseException:  # an answer may be half read, which nobody must take for another's
                 self.close()
                 raise
-        for is_error, answer in answers:
-            if is_error:
-                raise answer
-        return [answer for _, answer in answers]
 
-    def forget(self, world: int, parts: int) -> None:
-        """Close a world, with the next request: Python may collect one in the middle of another's."""
-        self._closed.append((world, parts))
+    def _note(self, what: str, world: int, shares: Sequence[tuple[Any, ...]]) -> None:
+        for place, share in zip(self._places[world], shares, strict=True):
+            self._read.pop((world, place), None)
+            self._requests[place].append((what, world, share))
 
-    def _exchange(self, what: str, world: int, shares: Sequence[tuple[Any, ...]]) -> list[tuple[bool, Any]]:
-        if not self.close.alive:
-            raise UserError("the processes that play worlds have ended", where=VARIABLE, do=DO)
-        used = self._connections[: len(shares)]
-        for connection, share in zip(used, shares, strict=True):
+    def _send_all(self) -> None:
+        for place, requests in enumerate(self._requests):
+            if not requests:
+                continue
             try:
-                connection.send((what, world, share))
+                self._connections[place].send(requests)
             except OSError:
-                self._died(connection)
-        return [self._answer(connection) for connection in used]
+                self._died(self._connections[place])
+            self._owed[place].append([world for _, world, _ in requests])
+            self._requests[place] = []
 
-    def _answer(self, connection: Connection) -> tuple[bool, Any]:
+    def _receive(self, world: int) -> list[Answer]:
+        self._send_all()
+        answers = []
+        for place in self._places[world]:
+            while (world, place) not in self._read:
+                self._read_next(place)
+            answers.append(self._read.pop((world, place)))
+        return answers
+
+    def _read_next(self, place: int) -> None:
+        answers = self._answers(self._connections[place])
+        for world, answer in zip(self._owed[place].popleft(), answers, strict=True):
+            self._read[world, place] = answer
+
+    def _answers(self, connection: Connection) -> list[Answer]:
         # Whole seconds are counted, not the clock: where all were stopped for an hour, nobody was slow.
         for _ in range(PATIENCE):
             if connection.poll(1.0):
@@ -154,14 +229,21 @@ class Pool:
         else:
             raise UserError(f"a process that plays a world did not answer for {PATIENCE} s", where=VARIABLE, do=DO)
         try:
-            answered: tuple[bool, Any] = connection.recv()
+            answers: list[Answer] = connection.recv()
         except (EOFError, OSError):
             self._died(connection)
-        return answered
+        return answers
 
     def _died(self, connection: Connection) -> NoReturn:
         how = how_it_ended(self._processes[self._connections.index(connection)])
         raise UserError(f"a process that plays a world {how}", where=VARIABLE, do=DO)
+
+
+def _told(answers: Sequence[Answer]) -> list[Any]:
+    for is_error, answer in answers:
+        if is_error:
+            raise answer
+    return [answer for _, answer in answers]
 
 
 DO = "look at what it said above, and run the command again; with the variable 1 worlds are played in one process"
@@ -203,11 +285,12 @@ class ParallelWorld(World):
         self.metadata = {"autoreset_mode": self.autoreset_mode, "render_modes": []}
         self._parts = np.array_split(np.arange(self.num_envs), min(processes, self.num_envs))
         self._pool = pool()
-        self._number = self._pool.new(len(self._parts))
+        self._number = self._pool.new(len(self._parts), processes)
         self._facts: dict[str, Any] = {}
-        self._closing = weakref.finalize(self, self._pool.forget, self._number, len(self._parts))
+        self._sent_B: np.ndarray | None = None  # actions of a step that has begun
+        self._closing = weakref.finalize(self, self._pool.forget, self._number)
         made = ((name, dict(options), [self.tasks[b] for b in part], np.asarray(seeds)[part]) for part in self._parts)
-        about = self._pool.ask("make", self._number, list(made))[0]
+        about = self._ask("make", list(made))[0]
         self.options, self.horizon = about["options"], about["horizon"]
         self.single_observation_space = about["single_observation_space"]
         self.single_action_space = about["single_action_space"]
@@ -216,12 +299,19 @@ class ParallelWorld(World):
         vars(self)["horizon_terminates"] = about["horizon_terminates"]  # of the class that is played
         self._written_in: str = about["written_in"]
 
+    def _ask(self, what: str, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
+        self._sent_B = None
+        return self._pool.ask(what, self._number, shares)
+
+    def _ask_all(self, what: str) -> list[Any]:
+        return self._ask(what, [()] * len(self._parts))
+
     def __getattr__(self, name: str) -> Any:
         """What else the world says of itself (`goal_part`, `observation_parts`, ...), the same in all processes."""
         if name.startswith("_"):
             raise AttributeError(name)
         if name not in self._facts:
-            self._facts[name] = self._pool.ask("say", self._number, [(name,)])[0]
+            self._facts[name] = self._ask("say", [(name,)] * len(self._parts))[0]
         has, value = self._facts[name]
         if not has:
             raise AttributeError(f"the world '{self.name}' has no attribute '{name}'")
@@ -234,11 +324,26 @@ class ParallelWorld(World):
         mask_B = np.ones(self.num_envs, bool) if mask_B is None else mask_B
         seeds_B = None if seed is None else counter_rng.instance_seeds(seed, self.num_envs)
         shares = [(mask_B[part], None if seeds_B is None else seeds_B[part]) for part in self._parts]
-        return np.concatenate(self._pool.ask("reset", self._number, shares)), {}
+        return np.concatenate(self._ask("reset", shares)), {}
+
+    def send(self, actions: np.ndarray) -> None:
+        """See :meth:`recollect.environments.base.World.send`."""
+        self._send(self._check_actions(actions))
+
+    def _send(self, actions_B: np.ndarray) -> None:
+        if self._sent_B is not None:
+            raise ValueError(f"{type(self).__name__}.send: the step that was sent before has not been played")
+        self._pool.send("step", self._number, [(actions_B[part],) for part in self._parts])
+        self._sent_B = actions_B
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         actions_B = self._check_actions(actions)
-        stepped = self._pool.ask("step", self._number, [(actions_B[part],) for part in self._parts])
+        if self._sent_B is None:
+            self._send(actions_B)
+        elif not np.array_equal(self._sent_B, actions_B):
+            raise ValueError(f"{type(self).__name__}.step: other actions were sent")
+        self._sent_B = None
+        stepped = self._pool.receive(self._number)
         observations_BD, rewards_B, terminated_B, truncated_B = (
             np.concatenate([answer[place] for answer in stepped]) for place in range(4)
         )
@@ -257,7 +362,7 @@ class ParallelWorld(World):
         return joined
 
     def get_state(self) -> dict[str, np.ndarray]:
-        states = self._pool.ask("get_state", self._number, [()] * len(self._parts))
+        states = self._ask_all("get_state")
         return {name: np.concatenate([state[name] for state in states]) for name in states[0]}
 
     def set_state(self, state: Mapping[str, np.ndarray]) -> None:
@@ -267,22 +372,22 @@ class ParallelWorld(World):
                 do = "use a state of a world with the same number of instances"
                 raise UserError(what, where=f"state of the world {self.name}", do=do)
         shares = [({name: np.asarray(array)[part] for name, array in state.items()},) for part in self._parts]
-        self._pool.ask("set_state", self._number, shares)
+        self._ask("set_state", shares)
 
     def goals(self) -> np.ndarray:
         """What its instances are told to reach, of a world that tells goals: [B, K, ...]."""
-        return np.concatenate(self._pool.ask("goals", self._number, [()] * len(self._parts)))
+        return np.concatenate(self._ask_all("goals"))
 
     @property
     def timesteps(self) -> np.ndarray:
-        return np.concatenate(self._pool.ask("timesteps", self._number, [()] * len(self._parts)))
+        return np.concatenate(self._ask_all("timesteps"))
 
     def written_in(self) -> str:
         return self._written_in
 
     def picture(self, b: int) -> Any:
         shares = [(int(b - part[0]) if b in part else None,) for part in self._parts]
-        pictures = self._pool.ask("picture", self._number, shares)
+        pictures = self._ask("picture", shares)
         return next(answer for part, answer in zip(self._parts, pictures, strict=True) if b in part)
 
     def close_extras(self, **kwargs: Any) -> None:

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,15 @@ def failed(error: Exception) -> RuntimeError:
     return RuntimeError(f"a process that plays a world failed: {error}\n{traceback.format_exc()}")
 
 
+def as_far_as_it_goes(answer: tuple[bool, Any]) -> tuple[bool, Any]:
+    """The answer, or why it cannot be sent."""
+    try:
+        ForkingPickler.dumps(answer)
+    except (TypeError, AttributeError, ValueError) as error:
+        return True, failed(error)
+    return answer
+
+
 def serve(connection: Connection, owner: int) -> None:
     """Answer until the owner is gone."""
     while True:
@@ -104,11 +114,11 @@ def serve(connection: Connection, owner: int) -> None:
             if os.getppid() != owner:
                 return
         try:
-            answer = answered(*connection.recv())
+            answers = [answered(*request) for request in connection.recv()]
             try:
-                connection.send(answer)
-            except (TypeError, AttributeError, ValueError) as error:  # it cannot be sent, so nothing was
-                connection.send((True, failed(error)))
+                connection.send(answers)
+            except (TypeError, AttributeError, ValueError):  # one cannot be sent, so nothing was
+                connection.send([as_far_as_it_goes(answer) for answer in answers])
         except (EOFError, OSError):
             return
 

@@ -18,6 +18,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial, reduce
 from typing import Any, cast
 
@@ -36,6 +37,7 @@ from recollect.common.precision import tf32
 from recollect.common.rollout import Episodes
 from recollect.common.runs_together import RunsTogether
 from recollect.common.transfer import sent
+from recollect.environments.parallel import stepped_in_turn
 from recollect.memory_rl import playing_together
 from recollect.memory_rl.history_policy import HistoryPolicy, reseed_dropout
 from recollect.memory_rl.learner import Learner, Turn
@@ -315,7 +317,8 @@ class Together(RunsTogether[OnlineTrainer]):
         self.made |= {place: trainer.at.updates for place, trainer in self.trainers.items()}
 
     def _begin(self, place: int) -> None:
-        trainer = trainer_of(self.learner, self.settings[place], self.device)
+        with stepped_in_turn() if len(self.runs) > 1 else nullcontext():
+            trainer = trainer_of(self.learner, self.settings[place], self.device)
         checkpoint = self.runs[place].resume()
         if checkpoint is not None:
             trainer.load(checkpoint.arrays, checkpoint.state)

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from recollect.artifacts.checkpoints import joined, part
-from recollect.common.rollout import Episodes, VectorWorld, play_episodes
+from recollect.common.rollout import Episodes, play_episodes
+from recollect.environments.base import World
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy
 from recollect.memory_rl.off_policy import OnlineTrainer
 from recollect.memory_rl.rounds_on_device import RoundsOnDevice
@@ -25,12 +26,12 @@ class SideBySide:
     A world whose instances have all ended an episode is stepped no more, as nobody would step it if it were alone.
     """
 
-    def __init__(self, worlds: Sequence[VectorWorld]) -> None:
+    def __init__(self, worlds: Sequence[World]) -> None:
         self.worlds = worlds
         self.horizon, self.single_observation_space = worlds[0].horizon, worlds[0].single_observation_space
         self.num_envs = sum(world.num_envs for world in worlds)
         self._live_SB = np.ones((len(worlds), worlds[0].num_envs), bool)
-        shape = (*self._live_SB.shape, *self.single_observation_space.shape)
+        shape = (*self._live_SB.shape, *(self.single_observation_space.shape or ()))
         self._observation = np.zeros(shape, self.single_observation_space.dtype)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
@@ -44,11 +45,14 @@ class SideBySide:
         shape = self._live_SB.shape
         reward, success = np.zeros(shape, np.float32), np.full(shape, np.nan)
         terminated, truncated = np.zeros(shape, bool), np.zeros(shape, bool)
-        for place, action_B in enumerate(actions.reshape(*shape, *actions.shape[1:])):
-            if self._live_SB[place].any():
-                stepped = self.worlds[place].step(action_B)
-                self._observation[place], reward[place], terminated[place], truncated[place], info = stepped
-                success[place] = info.get("success", np.nan)
+        action_SB = actions.reshape(*shape, *actions.shape[1:])
+        going = [place for place, live_B in enumerate(self._live_SB) if live_B.any()]
+        for place in going:  # worlds that other processes play go on side by side
+            self.worlds[place].send(action_SB[place])
+        for place in going:
+            stepped = self.worlds[place].step(action_SB[place])
+            self._observation[place], reward[place], terminated[place], truncated[place], info = stepped
+            success[place] = info.get("success", np.nan)
         self._live_SB &= ~(terminated | truncated)
         observation = self._observation.reshape(self.num_envs, *self._observation.shape[2:]).copy()
         return observation, reward.ravel(), terminated.ravel(), truncated.ravel(), {"success": success.ravel()}

@@ -178,6 +178,9 @@ def test_slow_worlds_are_dealt_out_where_a_job_has_threads(monkeypatch: pytest.M
     assert kind() == (ours, 1)  # a step of all takes less than a request
     monkeypatch.setattr(ours, "slow", True)
     assert kind() == (ParallelWorld, 2) and kind(1) == (ours, 1)
+    with parallel.stepped_in_turn():
+        assert kind() == (ParallelWorld, 2) and kind(1) == (ParallelWorld, 1)
+    assert kind(1) == (ours, 1)
     monkeypatch.setenv(parallel.VARIABLE, "16")
     assert kind() == (ParallelWorld, 3)
     monkeypatch.setenv(parallel.VARIABLE, "1")
@@ -213,37 +216,116 @@ def test_worlds_share_processes_and_leave_nothing_there() -> None:
     two.reset()
     number = one._number  # type: ignore[attr-defined]
     one.close()
-    with pytest.raises(RuntimeError, match="KeyError"):
-        parallel.pool().ask("get_state", number, [()] * 2)
     two.step(np.zeros(B, np.int64))
     del two  # one that is collected is closed, too, and not in the middle of another's request
     gc.collect()
     _, three = both("tmaze")
     three.reset()
-    with pytest.raises(RuntimeError, match="KeyError"):
-        parallel.pool().ask("get_state", number + 1, [()] * 2)
+    for closed in (number, number + 1):
+        assert closed not in parallel.pool()._places
+        parallel.pool()._places[closed] = [0, 1]
+        with pytest.raises(RuntimeError, match="KeyError"):  # the processes know nothing of it, either
+            parallel.pool().ask("get_state", closed, [()] * 2)
 
 
 def test_no_answer_is_taken_for_another() -> None:
     """Ctrl-C between a request and its answers ends the processes; a copy of this process may not ask them."""
     _, world = both("dark_room")
     world.reset()
-    pool, read = parallel.pool(), parallel.Pool._answer
+    pool, read = parallel.pool(), parallel.Pool._answers
 
     def interrupted(self: parallel.Pool, connection: Any) -> Any:
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parallel.Pool, "_answer", interrupted)
+        patch.setattr(parallel.Pool, "_answers", interrupted)
         with pytest.raises(KeyboardInterrupt):
             world.step(np.zeros(B, np.int64))
-    assert parallel.Pool._answer is read and not any(map(lives, pool.pids))
+    assert parallel.Pool._answers is read and not any(map(lives, pool.pids))
     with pytest.raises(UserError, match="have ended"):
         world.step(np.zeros(B, np.int64))
     _, world = both("dark_room")
     parallel.pool()._owner += 1
     with pytest.raises(RuntimeError, match="forked"):
         world.reset()
+
+
+def several(name: str, count: int, rows: int) -> tuple[list[World], list[World]]:
+    """So many worlds of so many instances each, in this process and in two others."""
+    env, further = WORLDS[name]
+    settings = environment_settings("paper", env)
+    options = {**settings.options, **further}
+    tasks = [registry.tasks(settings.world, options, "train")[0]] * rows
+    seeds = np.arange(count * rows, dtype=np.uint64).reshape(count, rows)
+    alone = [registry.make_world(settings.world, options, tasks, own) for own in seeds]
+    return alone, [ParallelWorld(settings.world, options, tasks, own, 2) for own in seeds]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 16])
+def test_worlds_that_are_stepped_in_turn_play_what_they_play_one_after_the_other(rows: int) -> None:
+    """Images of sixteen games are more than a connection holds, so processes wait with their answers until these are read."""
+    alone, together = several("mini_grid", 5, rows)
+    for one, other in zip(alone, together, strict=True):
+        assert_same(other.reset(), one.reset())
+    used = {place for world in together for place in parallel.pool()._places[world._number]}  # type: ignore[attr-defined]
+    assert used == {0, 1}
+    draws = np.random.default_rng(0)
+    for step in range(4):
+        action_SB = draws.integers(2, size=(5, rows))  # to the left or right: no episode ends
+        for world, action_B in zip(together, action_SB, strict=True):
+            world.send(action_B)
+        if step == 2:  # another request between the two halves of a step
+            assert_same(together[4].get_state(), alone[4].get_state() | stepped_once(alone[4], action_SB[4]))
+        going = range(5) if step != 2 else range(4)
+        for place in going:
+            assert_same(together[place].step(action_SB[place]), alone[place].step(action_SB[place]))
+    kept = [world.get_state() for world in alone]
+    for world, action_B in zip(together, action_SB, strict=True):
+        world.send(action_B)
+    for world, state in zip(
+        together, kept, strict=True
+    ):  # what was begun is left, as where a member of an ensemble fails
+        world.set_state(state)
+    for one, other, action_B in zip(alone, together, action_SB, strict=True):
+        assert_same(other.step(action_B), one.step(action_B))
+
+
+def stepped_once(world: World, action_B: np.ndarray) -> dict[str, np.ndarray]:
+    """Its state after the step."""
+    world.step(action_B)
+    return world.get_state()
+
+
+def test_a_world_that_fails_in_its_turn_fails_alone() -> None:
+    _, worlds = several("dark_room", 3, 1)
+    for world in worlds:
+        world.reset()
+    for step in range(2):
+        for world in worlds:
+            world.send(np.zeros(1, np.int64))
+        with pytest.raises(ValueError, match="has not been played"):
+            worlds[0].send(np.zeros(1, np.int64))
+        with pytest.raises(ValueError, match="other actions were sent"):
+            worlds[0].step(np.ones(1, np.int64))
+        for place, world in enumerate(worlds):
+            if place == 1 and step == 1:
+                with pytest.raises(UserError, match="have ended or were never reset"):
+                    world.step(np.zeros(1, np.int64))
+            else:
+                world.step(np.zeros(1, np.int64))
+        if step == 0:
+            worlds[1].set_state({**worlds[1].get_state(), "ended": np.ones(1, bool)})
+
+
+def test_what_cannot_be_sent_is_said_and_the_other_answers_come() -> None:
+    _, worlds = several("dark_room", 2, 2)
+    pool = parallel.pool()
+    numbers = [world._number for world in worlds]  # type: ignore[attr-defined]
+    pool.send("say", numbers[0], [("_advance",)] * 2)
+    pool.send("get_state", numbers[1], [()] * 2)
+    with pytest.raises(RuntimeError, match="a process that plays a world failed"):
+        pool.receive(numbers[0])
+    assert len(pool.receive(numbers[1])) == 2
 
 
 OWNER = textwrap.dedent("""

@@ -81,7 +81,9 @@ def test_a_game_goes_on_by_itself_where_it_was_played_on_the_device() -> None:
             assert np.array_equal(here, there)
 
 
-@pytest.mark.parametrize("changes", [{"apple_reward_high": 10.0, "fixed_apple_reward": False}, {"one_hot_actions": True}])
+@pytest.mark.parametrize(
+    "changes", [{"apple_reward_high": 10.0, "fixed_apple_reward": False}, {"one_hot_actions": True}]
+)
 def test_games_that_draw_while_they_are_played_stay_on_the_host(changes: dict[str, Any]) -> None:
     games: list[ThreeRooms] = games_of(MATCH, changes)
     assert games[0].on_device(games, torch.device("cpu")) is None

@@ -18,6 +18,7 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs, facts_of
 from recollect.common.rollout import Episodes, play_episodes
 from recollect.common.sequence_models import RecurrentSequence
+from recollect.environments import parallel, registry
 from recollect.memory_rl import dqn, lstm_over_time, playing_together, sacd, stacked, td3
 from recollect.memory_rl.ensemble import Ensemble, stacked_learner
 from recollect.memory_rl.off_policy import OnlineTrainer
@@ -181,13 +182,19 @@ class Uneven:
     def __init__(self, seed: int) -> None:
         self.draws, self.calls = np.random.default_rng(seed), 0
         self.left = np.zeros(2, np.int64)
+        self.sent: np.ndarray | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
         self.calls += 1
         self.left = np.where(options["reset_mask"], self.draws.integers(1, 8, 2), self.left)
         return self.left[:, None].astype(np.float32), {}
 
+    def send(self, actions: np.ndarray) -> None:
+        self.sent = actions
+
     def step(self, actions: np.ndarray) -> tuple[Any, ...]:
+        assert self.sent is None or np.array_equal(self.sent, actions)
+        self.sent = None
         self.calls += 1
         self.left = self.left - 1
         ended = self.left <= 0
@@ -362,6 +369,23 @@ def test_whole_runs_have_the_rows_and_the_policies_of_the_runs_alone(tmp_path: P
         rows, wanted = together.runs[place].table(), run.table()
         assert rows.drop(columns="value").equals(wanted.drop(columns="value"))
         np.testing.assert_allclose(rows["value"], wanted["value"], rtol=1e-4, atol=1e-6)
+
+
+def test_seeds_whose_worlds_other_processes_play_see_and_learn_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, found = Together(tmp_path / "here"), Together(tmp_path / "there")
+    assert wanted.train() == {}
+    monkeypatch.setattr(registry.world_class("tmaze"), "slow", True)
+    monkeypatch.setenv(parallel.VARIABLE, "2")
+    try:
+        assert found.train() == {}
+        assert len(parallel.pool().pids) == 2
+    finally:
+        parallel.pool().close()
+    for place in range(len(SEEDS)):
+        assert all(np.array_equal(array, wanted.policies[place][name]) for name, array in found.policies[place].items())
+        assert found.runs[place].table().equals(wanted.runs[place].table())
 
 
 class Stopped(Exception):
