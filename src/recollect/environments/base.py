@@ -242,6 +242,9 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             UserError: as `step`.
         """
 
+    def send_reset(self, mask_B: np.ndarray) -> None:
+        """The same of `reset`, which then waits for it where it is given this mask and no seed."""
+
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Play one action (an integer, or a row of a box) per instance.
 

@@ -287,7 +287,7 @@ class ParallelWorld(World):
         self._pool = pool()
         self._number = self._pool.new(len(self._parts), processes)
         self._facts: dict[str, Any] = {}
-        self._sent_B: np.ndarray | None = None  # actions of a step that has begun
+        self._begun: tuple[str, np.ndarray] | None = None  # a step or a reset that was sent, with its actions or mask
         self._closing = weakref.finalize(self, self._pool.forget, self._number)
         made = ((name, dict(options), [self.tasks[b] for b in part], np.asarray(seeds)[part]) for part in self._parts)
         about = self._ask("make", list(made))[0]
@@ -300,7 +300,7 @@ class ParallelWorld(World):
         self._written_in: str = about["written_in"]
 
     def _ask(self, what: str, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
-        self._sent_B = None
+        self._begun = None
         return self._pool.ask(what, self._number, shares)
 
     def _ask_all(self, what: str) -> list[Any]:
@@ -322,28 +322,39 @@ class ParallelWorld(World):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         mask_B = self._reset_mask(options)
         mask_B = np.ones(self.num_envs, bool) if mask_B is None else mask_B
-        seeds_B = None if seed is None else counter_rng.instance_seeds(seed, self.num_envs)
-        shares = [(mask_B[part], None if seeds_B is None else seeds_B[part]) for part in self._parts]
-        return np.concatenate(self._ask("reset", shares)), {}
+        if seed is None:
+            return np.concatenate(self._answered("reset", mask_B)), {}
+        seeds_B = counter_rng.instance_seeds(seed, self.num_envs)
+        return np.concatenate(self._ask("reset", [(mask_B[part], seeds_B[part]) for part in self._parts])), {}
 
     def send(self, actions: np.ndarray) -> None:
         """See :meth:`recollect.environments.base.World.send`."""
-        self._send(self._check_actions(actions))
+        self._request("step", self._check_actions(actions))
 
-    def _send(self, actions_B: np.ndarray) -> None:
-        if self._sent_B is not None:
-            raise ValueError(f"{type(self).__name__}.send: the step that was sent before has not been played")
-        self._pool.send("step", self._number, [(actions_B[part],) for part in self._parts])
-        self._sent_B = actions_B
+    def send_reset(self, mask_B: np.ndarray) -> None:
+        """See :meth:`recollect.environments.base.World.send_reset`."""
+        self._request("reset", mask_B)
+
+    def _request(self, what: str, of_B: np.ndarray) -> None:
+        """Send a request of which each part of the world gets its share of an array."""
+        if self._begun is not None:
+            raise ValueError(
+                f"{type(self).__name__}.send: the {self._begun[0]} that was sent before has not been asked for"
+            )
+        self._pool.send(what, self._number, [(of_B[part],) for part in self._parts])
+        self._begun = what, of_B
+
+    def _answered(self, what: str, of_B: np.ndarray) -> list[Any]:
+        """What is answered to it; it is sent now where it was not before."""
+        if self._begun is None:
+            self._request(what, of_B)
+        elif self._begun[0] != what or not np.array_equal(self._begun[1], of_B):
+            raise ValueError(f"{type(self).__name__}.{what}: another {self._begun[0]} was sent")
+        self._begun = None
+        return self._pool.receive(self._number)
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        actions_B = self._check_actions(actions)
-        if self._sent_B is None:
-            self._send(actions_B)
-        elif not np.array_equal(self._sent_B, actions_B):
-            raise ValueError(f"{type(self).__name__}.step: other actions were sent")
-        self._sent_B = None
-        stepped = self._pool.receive(self._number)
+        stepped = self._answered("step", self._check_actions(actions))
         observations_BD, rewards_B, terminated_B, truncated_B = (
             np.concatenate([answer[place] for answer in stepped]) for place in range(4)
         )

@@ -45,7 +45,7 @@ def say(number: int, name: str) -> tuple[bool, Any]:
     return True, said
 
 
-def reset(number: int, mask_B: np.ndarray, seeds_B: np.ndarray | None) -> np.ndarray:
+def reset(number: int, mask_B: np.ndarray, seeds_B: np.ndarray | None = None) -> np.ndarray:
     """Start episodes where the mask says so, there with new random streams if any are given."""
     world = worlds[number]
     if seeds_B is not None:

@@ -163,6 +163,7 @@ class OnPolicyTrainer:
     def step(self, log_EA: np.ndarray, value_E: np.ndarray) -> None:
         """Act once in every game, by what the agent says of them; it has not seen yet what comes of it, `observation`."""
         self.end_step(self.begin_step(log_EA, value_E))
+        self.begin_episodes()
 
     def begin_step(self, log_EA: np.ndarray, value_E: np.ndarray) -> np.ndarray:
         """The first half of a step: the actions that `end_step` plays. Where another process plays the games, it begins."""
@@ -183,8 +184,14 @@ class OnPolicyTrainer:
             learned_E = learned_E + hp.gamma * np.where(truncated_E, agent.value(self.observation), 0)
         self.rollout.ended(learned_E, done_E)
         if done_E.any():
+            self.world.send_reset(done_E)
+
+    def begin_episodes(self) -> None:
+        """Begin episodes where the step that is over ended them. Where another process plays the games, this has begun already."""
+        done_E = self.rollout.done_TE[self.rollout.t - 1]
+        if done_E.any():
             self.observation, _ = self.world.reset(options={"reset_mask": done_E})
-            agent.forget(done_E)
+            self.agent.forget(done_E)
 
     def played(self) -> tuple[dict[str, Tensor], np.ndarray]:
         """The moments of the rollout [T * E, ...], and where episodes ended [T, E]."""

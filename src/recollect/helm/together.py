@@ -151,6 +151,8 @@ class Together(RunsTogether[OnPolicyTrainer]):
         for place, action_E in chosen.items():  # games that other processes play go on side by side
             if action_E is not None:
                 self.attempt(place, partial(self.trainers[place].end_step, action_E))
+        for place, trainer in list(self.trainers.items()):  # and so do their beginnings
+            self.attempt(place, trainer.begin_episodes)
         if shared is None:
             self.each(self._see, self.trainers)
             return

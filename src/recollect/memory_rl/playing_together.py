@@ -36,9 +36,12 @@ class SideBySide:
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         assert options is not None
-        for place, mask_B in enumerate(options["reset_mask"].reshape(self._live_SB.shape)):
-            if mask_B.any() and self._live_SB[place].any():
-                self._observation[place] = self.worlds[place].reset(options={"reset_mask": mask_B})[0]
+        mask_SB = options["reset_mask"].reshape(self._live_SB.shape)
+        beginning = [place for place, mask_B in enumerate(mask_SB) if mask_B.any() and self._live_SB[place].any()]
+        for place in beginning:  # in worlds that other processes play episodes begin side by side
+            self.worlds[place].send_reset(mask_SB[place])
+        for place in beginning:
+            self._observation[place] = self.worlds[place].reset(options={"reset_mask": mask_SB[place]})[0]
         return self._observation.reshape(self.num_envs, *self._observation.shape[2:]).copy(), {}
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:

@@ -290,6 +290,22 @@ def test_worlds_that_are_stepped_in_turn_play_what_they_play_one_after_the_other
         assert_same(other.step(action_B), one.step(action_B))
 
 
+def test_episodes_that_begin_in_turn_are_those_that_begin_one_after_the_other() -> None:
+    alone, together = several("mini_grid", 4, 3)
+    draws = np.random.default_rng(0)
+    for _ in range(3):
+        mask_SB = draws.random((4, 3)) < 0.6
+        for one, other in zip(alone, together, strict=True):
+            assert_same(other.reset(seed=5), one.reset(seed=5))
+        for world, mask_B in zip(together, mask_SB, strict=True):
+            world.send_reset(mask_B)
+        with pytest.raises(ValueError, match="another reset was sent"):
+            together[0].step(np.zeros(3, np.int64))
+        for one, other, mask_B in zip(alone, together, mask_SB, strict=True):
+            assert_same(other.reset(options={"reset_mask": mask_B}), one.reset(options={"reset_mask": mask_B}))
+            assert_same(other.get_state(), one.get_state())
+
+
 def stepped_once(world: World, action_B: np.ndarray) -> dict[str, np.ndarray]:
     """Its state after the step."""
     world.step(action_B)
@@ -303,9 +319,9 @@ def test_a_world_that_fails_in_its_turn_fails_alone() -> None:
     for step in range(2):
         for world in worlds:
             world.send(np.zeros(1, np.int64))
-        with pytest.raises(ValueError, match="has not been played"):
+        with pytest.raises(ValueError, match="has not been asked for"):
             worlds[0].send(np.zeros(1, np.int64))
-        with pytest.raises(ValueError, match="other actions were sent"):
+        with pytest.raises(ValueError, match="another step was sent"):
             worlds[0].step(np.ones(1, np.int64))
         for place, world in enumerate(worlds):
             if place == 1 and step == 1:

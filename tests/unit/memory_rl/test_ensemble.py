@@ -185,12 +185,17 @@ class Uneven:
         self.sent: np.ndarray | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
+        assert self.sent is None or np.array_equal(self.sent, options["reset_mask"])
+        self.sent = None
         self.calls += 1
         self.left = np.where(options["reset_mask"], self.draws.integers(1, 8, 2), self.left)
         return self.left[:, None].astype(np.float32), {}
 
     def send(self, actions: np.ndarray) -> None:
         self.sent = actions
+
+    def send_reset(self, mask_B: np.ndarray) -> None:
+        self.sent = mask_B
 
     def step(self, actions: np.ndarray) -> tuple[Any, ...]:
         assert self.sent is None or np.array_equal(self.sent, actions)
