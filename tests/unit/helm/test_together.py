@@ -14,6 +14,7 @@ import torch
 
 from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs
+from recollect.environments import parallel, registry
 from recollect.helm import helm, helmv2, ppo_cnn, ppo_lstm, shelm, together
 from recollect.helm.language.language_memory import LanguageMemory, language_memory
 from recollect.helm.language.shared_memory import SharedMemory, ring_of
@@ -115,6 +116,33 @@ def assert_near(some: Company, others: Company) -> None:
         rows, wanted = some.runs[place].table(), others.runs[place].table()
         assert rows.drop(columns="value").equals(wanted.drop(columns="value"))
         np.testing.assert_allclose(rows["value"], wanted["value"], rtol=1e-3, atol=1e-4)
+
+
+def test_seeds_whose_games_other_processes_play_see_and_learn_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps of all seeds go out together, and so do the beginnings of episodes."""
+    rooms = EnvironmentSettings(
+        name="rooms",
+        world="mini_grid",
+        options={"task": "MemoryS5", "moves_only": True},
+        evaluation=EvaluationSettings(protocol="episodic", episodes=4),
+    )
+    wanted, found = (Company("ppo_cnn", tmp_path / name, Inputs(), steps=512, rollout=32) for name in ("here", "there"))
+    for company in (wanted, found):
+        company.settings = [settings.model_copy(update={"environment": rooms}) for settings in company.settings]
+    assert wanted.train() == {}
+    monkeypatch.setattr(registry.world_class("mini_grid"), "slow", True)
+    monkeypatch.setenv(parallel.VARIABLE, "2")
+    try:
+        assert found.train() == {}
+        assert len(parallel.pool().pids) == 2
+    finally:
+        parallel.pool().close()
+    for place in range(len(SEEDS)):
+        assert_same(found.policies[place], wanted.policies[place])
+        assert found.runs[place].table().equals(wanted.runs[place].table())
+        assert len(found.runs[place].table())
 
 
 class Stopped(Exception):
