@@ -234,7 +234,7 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._seeds_B[index_N] = seeds_B[index_N]
 
     def send(self, actions: np.ndarray) -> None:
-        """Begin a step where a process of another Python plays it; `step` with the same actions then waits for it. Else nothing.
+        """Begin a step where other processes play it; `step` with the same actions then waits for it. Else nothing.
 
         Who steps several worlds in turn sends to all of them first.
 

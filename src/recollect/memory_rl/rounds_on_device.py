@@ -97,8 +97,9 @@ class RoundsOnDevice:
         """One episode of each instance, in the network's mode.
 
         Args:
-            drawn_TB: what exploration draws (`Learner.drawn_before`), where there is any.
+            drawn_TB: what exploration draws (`Learner.drawn_before`), where it chooses the actions.
         """
+        assert (drawn_TB is None) == (self.explores is None)
         T, rows = self.action_TB.shape
         first_BD = self.worlds.begin()
         action_B, reward_B, observation_BD = self.token
@@ -135,9 +136,8 @@ class RoundsOnDevice:
         """A step of all instances: a function of tensors that stay where they are, which asks the host for nothing."""
         t = self.worlds.time.clone()
         outputs_BA = acting_step(self.network, self.token, self.before, self.cache, end)
-        if self.explores is None or self.drawn_TB is None:
-            action_B = self.network.greedy(outputs_BA)
-        else:
+        action_B = self.network.greedy(outputs_BA)
+        if self.explores is not None and self.drawn_TB is not None:
             action_B = self.explores.explored(outputs_BA, self.drawn_TB.index_select(0, t)[0])
         observation_BD, reward_B = self.worlds.step(action_B, kind)
         happened = (action_B, reward_B, observation_BD)
