@@ -21,7 +21,7 @@ from recollect.common.work import FLOAT, known_of
 from recollect.evaluation.speed import Clock
 from recollect.helm import settings as helm_settings
 from recollect.helm import work
-from recollect.helm.together import Together, share
+from recollect.helm.together import Together, groups_of
 from recollect.helm.vision import clip, vision_language
 from recollect.settings.resolve import algorithm_module
 
@@ -103,10 +103,10 @@ def together(case: Case) -> Subject:
     """Seeds whose language model reads for all; rates count what all of them do."""
     hp: Any = case.settings.method.hyperparameters
     runs = begun(case)
-    shared, members = share(runs.trainers), len(runs.trainers)
+    groups, members = groups_of(runs.trainers), len(runs.trainers)
 
     def rollout() -> None:
-        runs.rollout(shared)
+        runs.rollout(groups)
         for failure in runs.failed.values():
             raise failure
 

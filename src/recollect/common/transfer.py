@@ -1,4 +1,4 @@
-"""Batches on their way from the host to the device that learns, without either waiting for the other."""
+"""Numbers on their way between the host and the device that learns, without either waiting for the other."""
 
 from __future__ import annotations
 
@@ -19,6 +19,25 @@ def sent(values: np.ndarray | Tensor, device: torch.device | str) -> Tensor:
     if tensor.device.type == "cpu" and torch.device(device).type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
+
+
+class Fetched:
+    """A tensor on its way from its device to the host. Who asks for it waits for it, and for nothing that the device does later."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._there: torch.cuda.Event | None = None
+        self._on_host = tensor
+        if tensor.device.type == "cuda":
+            self._on_host = torch.empty(tensor.shape, dtype=tensor.dtype).pin_memory()
+            self._on_host.copy_(tensor, non_blocking=True)
+            self._there = torch.cuda.Event()
+            self._there.record()
+
+    def numpy(self) -> np.ndarray:
+        if self._there is not None:
+            self._there.synchronize()
+        found: np.ndarray = self._on_host.numpy()
+        return found
 
 
 def map_tensors(batch: AnyBatch, change: Callable[[Tensor], Tensor]) -> AnyBatch:

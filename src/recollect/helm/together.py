@@ -4,8 +4,9 @@
   streams, with its own network. They only take their steps in turn. So members need not be at the same place of their runs,
   a run that was begun alone goes on together with others, and the other way round.
 - What new images become is asked of the frozen models for all members at once (`recollect.helm.asking`).
-- The keys and values of all members lie in one ring (`helm.language.shared_memory`). The host waits once for what all agents
-  say. Games that other processes play (Procgen) are played side by side.
+- The keys and values of members lie in one ring (`helm.language.shared_memory`). The host waits once for what their agents say.
+  Games that other processes play (Procgen) are played side by side.
+- On a GPU members are two groups. While the GPU reads for one of them, the host plays the games of the other.
 - A member's numbers are those of the run alone, but for how sums of more rows are rounded in the language model.
 
 Ours; the released code trains a seed at a time.
@@ -17,6 +18,7 @@ import gc
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,17 +29,24 @@ from recollect.artifacts.progress import Progress
 from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs
 from recollect.common.runs_together import RunsTogether
+from recollect.common.transfer import Fetched
 from recollect.helm.asking import Question
 from recollect.helm.on_policy import OnPolicyTrainer
 from recollect.helm.sampled_policy import ReadsTogether, apart
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 
+GROUPS = {"cpu": 1, "cuda": 2}
+"""Of members. What the host takes for a step, some 0.8 ms for each member in MiniGrid, is about what a GPU takes for it."""
+
 RING_BYTES = {"cpu": 2e9, "cuda": 16e9}
 """What the keys and values of those may take that are trained together; more seeds wait for their turn. A Transformer-XL with
 511 inputs remembers 75 MB for each game. From 100 or 200 games on, a step takes as much longer as it has more of them."""
 
 Played = tuple[dict[str, Tensor], np.ndarray]
+Said = tuple[list[int], Fetched] | None
+"""What some agents say of their games, by the places of their runs; None: all of them have failed."""
+
 Finished = Callable[[int, Mapping[str, np.ndarray]], None]
 
 
@@ -104,11 +113,9 @@ class Together(RunsTogether[OnPolicyTrainer]):
         """Rollout by rollout, until a run has ended or failed, as those that are left share a smaller memory."""
         self.each(self._end, [place for place, trainer in self.trainers.items() if trainer.done])
         going = list(self.trainers)
-        gc.collect()  # rings that nobody reads go at once: they are in circles with their graphs, and fill a GPU
-        shared = share(self.trainers)
-        gc.collect()  # each member's own, too
+        groups = groups_of(self.trainers)
         while going and list(self.trainers) == going:
-            self.rollout(shared)
+            self.rollout(groups)
             self.steps |= {place: trainer.steps for place, trainer in self.trainers.items()}
             progress.update(sum(self.steps.values()))
             last = self.runs[going[-1]]  # it is saved last, and so knows what it takes to save all
@@ -118,55 +125,69 @@ class Together(RunsTogether[OnPolicyTrainer]):
                     last.due(self.steps[going[-1]], 0)
             self.each(self._end, [place for place, trainer in self.trainers.items() if trainer.done])
 
-    def rollout(self, shared: ReadsTogether | None) -> None:
-        """Play a rollout of every run that goes on, and learn from it. `shared`: see `share`."""
-        for place, played in self._play(shared).items():
+    def rollout(self, groups: Sequence[Group]) -> None:
+        """Play a rollout of every run that goes on, and learn from it."""
+        for place, played in self._play(groups).items():
             self.attempt(place, partial(self.trainers[place].learn, self.runs[place], *played))
 
-    def _play(self, shared: ReadsTogether | None) -> dict[int, Played]:
+    def _play(self, groups: Sequence[Group]) -> dict[int, Played]:
         """Play a rollout of every run that goes on, and leave out those that fail on the way."""
-        members = dict(self.trainers)
         with ExitStack() as held:
-            for trainer in members.values():
+            for trainer in self.trainers.values():
                 held.enter_context(trainer.playing())
-            for _ in range(next(iter(members.values())).hp.rollout):
-                self._step(members, shared)
+            steps = next(iter(self.trainers.values())).hp.rollout
+            said = [self._judge(group) for group in groups]
+            for left in reversed(range(steps)):
+                for number, group in enumerate(groups):
+                    self._step(said[number])
+                    self._read(group)
+                    said[number] = self._judge(group) if left else None
             found = {place: self.attempt(place, trainer.played) for place, trainer in list(self.trainers.items())}
         return {place: played for place, played in found.items() if played is not None}
 
-    def _step(self, members: Mapping[int, OnPolicyTrainer], shared: ReadsTogether | None) -> None:
-        """One step of every run."""
+    def _going(self, places: Sequence[int]) -> dict[int, OnPolicyTrainer]:
+        """Those that have not failed."""
+        return {place: self.trainers[place] for place in places if place in self.trainers}
+
+    def _judge(self, group: Group) -> Said:
+        """Have the agents of a group say what they make of what they see. Nobody waits for it yet."""
         said: dict[int, Tensor] = {}
-        for place, trainer in list(self.trainers.items()):
+        for place, trainer in self._going(group.places).items():
             judged = self.attempt(place, partial(_judged, trainer))
             if judged is not None:
                 said[place] = judged
-        if not said:
+        return (list(said), Fetched(torch.stack(list(said.values())))) if said else None
+
+    def _step(self, said: Said) -> None:
+        """Play one step of every run of which something is said."""
+        if said is None:
             return
-        on_host = torch.stack(list(said.values())).cpu().numpy()  # one wait for all
+        places, fetched = said
         chosen = {
             place: self.attempt(place, partial(self.trainers[place].begin_step, *apart(both_BA)))
-            for place, both_BA in zip(said, on_host, strict=True)
+            for place, both_BA in zip(places, fetched.numpy(), strict=True)  # one wait for all
         }
         for place, action_E in chosen.items():  # games that other processes play go on side by side
             if action_E is not None:
                 self.attempt(place, partial(self.trainers[place].end_step, action_E))
-        for place, trainer in list(self.trainers.items()):  # and so do their beginnings
+        for place, trainer in self._going(places).items():  # and so do their beginnings
             self.attempt(place, trainer.begin_episodes)
-        if shared is None:
-            self.each(self._see, self.trainers)
-            return
-        numbers = {place: number for number, place in enumerate(members)}
-        inputs = {numbers[place]: given for place, given in self._inputs().items()}
-        vectors = shared.step(inputs) if inputs else {}
-        for place, number in numbers.items():
-            if number in vectors:
-                self.attempt(place, partial(_see, self.trainers[place], vectors[number]))
 
-    def _inputs(self) -> dict[int, Tensor]:
+    def _read(self, group: Group) -> None:
+        """Have the runs of a group see what they have come to."""
+        if group.shared is None:
+            self.each(self._see, self._going(group.places))
+            return
+        inputs = {group.places.index(place): given for place, given in self._inputs(group).items()}
+        vectors = group.shared.step(inputs) if inputs else {}
+        for number, vectors_BH in vectors.items():
+            place = group.places[number]
+            self.attempt(place, partial(_see, self.trainers[place], vectors_BH))
+
+    def _inputs(self, group: Group) -> dict[int, Tensor]:
         """What the language model reads of each run. What frozen models must be asked for is asked for all runs at once."""
         questions: dict[int, Question] = {}
-        for place, trainer in list(self.trainers.items()):
+        for place, trainer in self._going(group.places).items():
             question = self.attempt(place, partial(_question, trainer))
             if question is not None:
                 questions[place] = question
@@ -206,6 +227,26 @@ def _question(trainer: OnPolicyTrainer) -> Question:
 def _see(trainer: OnPolicyTrainer, states_BH: Tensor) -> None:
     assert trainer.agent.history is not None
     trainer.agent.see(trainer.observation, trainer.agent.history.vectors(states_BH))
+
+
+class Group(NamedTuple):
+    """Runs that take their steps together, by their places."""
+
+    places: list[int]
+    shared: ReadsTogether | None
+    """What reads for all of them, each by its number in `places`; None: they have no history, or one is alone."""
+
+
+def groups_of(trainers: Mapping[int, OnPolicyTrainer]) -> list[Group]:
+    """Runs in groups; see `GROUPS`. Raises UserError: as `share`."""
+    device = next((trainer.agent.device.type for trainer in trainers.values()), "cpu")
+    parts = np.array_split(list(trainers), GROUPS["cuda" if device == "cuda" else "cpu"])
+    groups = []
+    for places in (part.tolist() for part in parts if len(part)):
+        gc.collect()  # rings that nobody reads go at once: they are in circles with their graphs, and fill a GPU
+        groups.append(Group(places, share({place: trainers[place] for place in places})))
+    gc.collect()  # each member's own, too
+    return groups
 
 
 def share(trainers: Mapping[int, OnPolicyTrainer]) -> ReadsTogether | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from recollect.settings.errors import UserError
 from recollect.settings.resolve import resolve, scale_settings
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings, MethodSettings, Settings
 from recollect.stages import packs
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # benchmarks is no part of the package
+from benchmarks.gpu.pretend import PretendGpu
 
 SEEDS = (3, 4, 5)
 MODULES: dict[str, Any] = {"helm": helm, "helmv2": helmv2, "shelm": shelm, "ppo_cnn": ppo_cnn, "ppo_lstm": ppo_lstm}
@@ -225,6 +229,13 @@ def test_a_lost_share_disturbs_no_other() -> None:
 # ---- whole runs
 
 
+@pytest.fixture(params=[1, 2])
+def groups(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All members step together, or in two groups as on a GPU."""
+    monkeypatch.setitem(together.GROUPS, "cpu", request.param)
+
+
+@pytest.mark.usefixtures("groups")
 @pytest.mark.parametrize(("method", "chosen"), [("ppo_cnn", {"keep_best": True}), ("ppo_lstm", {})])
 def test_runs_without_a_language_model_end_with_the_bytes_of_the_runs_alone(
     method: str, chosen: dict[str, Any], inputs: Inputs, tmp_path: Path
@@ -237,6 +248,7 @@ def test_runs_without_a_language_model_end_with_the_bytes_of_the_runs_alone(
         pd.testing.assert_frame_equal(company.runs[place].table(), wanted.runs[place].table())
 
 
+@pytest.mark.usefixtures("groups")
 @pytest.mark.parametrize("method", ["helm", "helmv2", "shelm"])
 def test_runs_with_a_language_model_have_the_rows_and_the_policies_of_the_runs_alone(
     method: str, inputs: Inputs, tmp_path: Path
@@ -259,6 +271,47 @@ def test_the_language_model_takes_one_step_for_all(
     monkeypatch.setattr(SharedMemory, "step", stepped)
     Company("helm", tmp_path, inputs).train()
     assert rows == [12] * 16
+
+
+def test_while_one_group_is_read_for_the_other_one_plays(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a GPU is asked for one group it is asked before the host waits for the other."""
+    monkeypatch.setitem(together.GROUPS, "cpu", 2)
+    done: list[tuple[str, int]] = []
+    read, fetched, begun = SharedMemory.step, together.Fetched, OnPolicyTrainer.begin_step
+
+    class Noted(fetched):  # type: ignore[misc,valid-type]
+        def numpy(self) -> np.ndarray:
+            done.append(("waits", len(self._on_host)))
+            found: np.ndarray = super().numpy()
+            return found
+
+    def stepped(shared: SharedMemory, given: Mapping[int, torch.Tensor]) -> Any:
+        done.append(("reads", len(given)))
+        return read(shared, given)
+
+    def plays(trainer: OnPolicyTrainer, *said: Any) -> np.ndarray:
+        done.append(("plays", SEEDS.index(trainer.seed)))
+        return begun(trainer, *said)
+
+    monkeypatch.setattr(together, "Fetched", Noted)
+    monkeypatch.setattr(SharedMemory, "step", stepped)
+    monkeypatch.setattr(OnPolicyTrainer, "begin_step", plays)
+    assert Company("helm", tmp_path, inputs).train() == {}
+    two = [("waits", 2), ("plays", 0), ("plays", 1), ("reads", 2)]
+    one = [("waits", 1), ("plays", 2)]  # which reads alone
+    assert done == [*two, *one] * 16
+
+
+def test_on_a_gpu_a_rollout_waits_for_nothing_but_what_agents_say(inputs: Inputs, tmp_path: Path) -> None:
+    wanted = alone("helm", tmp_path / "alone", inputs)
+    with PretendGpu() as gpu:
+        company = Company("helm", tmp_path / "together", Inputs(device="cuda"))
+        assert company.train() == {}
+        waited = {where for _, where in gpu.waits}
+    assert_near(company, wanted)
+    assert not [where for where in waited if "together.py" in where]
 
 
 @pytest.mark.parametrize("method", ["helm", "helmv2", "shelm"])
@@ -285,6 +338,7 @@ def test_new_images_of_all_seeds_are_read_at_once(
     assert sizes == [3]
 
 
+@pytest.mark.usefixtures("groups")
 def test_where_what_was_read_breaks_one_run_the_others_go_on(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,6 +403,7 @@ def test_where_the_first_seed_cannot_begin_the_others_still_take_turns(
     assert list(company.train()) == [0] and turns == [1, 1]
 
 
+@pytest.mark.usefixtures("groups")
 def test_a_run_that_was_begun_alone_goes_on_with_others_and_the_other_way_round(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
