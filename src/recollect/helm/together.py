@@ -37,7 +37,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 
 GROUPS = {"cpu": 1, "cuda": 2}
-"""Of members. What the host takes for a step, some 0.8 ms for each member in MiniGrid, is about what a GPU takes for it."""
+"""Of members. More would be smaller batches: what the host takes for a step is about what a GPU takes for it."""
 
 RING_BYTES = {"cpu": 2e9, "cuda": 16e9}
 """What the keys and values of those may take that are trained together; more seeds wait for their turn. A Transformer-XL with

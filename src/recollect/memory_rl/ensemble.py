@@ -343,18 +343,15 @@ def _played(ensemble: Ensemble) -> tuple[list[Episodes] | None, str]:
 
     So where the world of one fails, that one alone stops.
     """
-    before = [
-        (member.at.explored, member.world.get_state(), member.evaluation_world.get_state())
-        for member in ensemble.members
-    ]
+    played = [member.evaluation_world if member.at.evaluation_due else member.world for member in ensemble.members]
+    before = [(member.at.explored, world.get_state()) for member, world in zip(ensemble.members, played, strict=True)]
     try:
         return ensemble.play(), ""
     except Exception as error:
         log.debug("not played together", exc_info=True)
-        for member, (explored, state, judged) in zip(ensemble.members, before, strict=True):
+        for member, world, (explored, state) in zip(ensemble.members, played, before, strict=True):
             member.at.explored = explored
-            member.world.set_state(state)
-            member.evaluation_world.set_state(judged)
+            world.set_state(state)
         return None, f"{type(error).__name__}: {error}"
 
 
