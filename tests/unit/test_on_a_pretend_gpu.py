@@ -170,19 +170,20 @@ def test_an_update_of_ppo_never_waits(method: str, tmp_path: Path) -> None:
     assert any(step.graph is not None for step in trainer.graph.minibatch.steps.values())
 
 
-def test_a_step_of_helms_seeds_waits_once_for_all_of_them(tmp_path: Path, replays: list[Any]) -> None:
+def test_a_rollout_of_helms_seeds_waits_for_nothing_but_what_agents_say(tmp_path: Path, replays: list[Any]) -> None:
+    """They are two groups, so that the host never waits for a group while there is nothing for the GPU to do."""
     changes = {"language_model": "random-transfo-xl"}
     with PretendGpu() as gpu:
-        of = case("mini_grid_MemoryS7", "helm", tmp_path, changes=changes, extra={"members": 3})
+        of = case("mini_grid_MemoryS7", "helm", tmp_path, changes=changes, extra={"members": 4})
         runs = language.begun(of)
-        shared, hp = language.share(runs.trainers), runs.trainers[0].hp
-        runs.rollout(shared)
+        groups, hp = language.groups_of(runs.trainers), runs.trainers[0].hp
+        runs.rollout(groups)
         del gpu.waits[:], replays[:]
-        played = runs._play(shared)
+        played = runs._play(groups)
         waited = [where.split(":")[-1] for _, where in gpu.waits]
-    assert sorted(played) == [0, 1, 2] and not runs.failed
-    assert waited.count("_step") == hp.rollout and len(waited) == hp.rollout + 3  # and for each run's last values
-    assert len(replays) == hp.rollout + 3 * (hp.rollout + 1)  # of the language model, and of what each agent says
+    assert sorted(played) == [0, 1, 2, 3] and not runs.failed
+    assert waited == ["apart"] * 4  # for each run's last values; for what agents say it waits by an event
+    assert len(replays) == 2 * hp.rollout + 4 * (hp.rollout + 1)  # of the language model, and of what each agent says
 
 
 # ---- runs, on a real GPU where there is one

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from recollect.artifacts import threads
-from recollect.environments import parallel, registry
+from recollect.environments import parallel, registry, world_processes
 from recollect.environments.base import World
 from recollect.environments.faults import check_step
 from recollect.environments.parallel import ParallelWorld
@@ -46,9 +46,9 @@ HERE = [name for name in WORLDS if name in OURS or find_spec(name)]
 def nobody_stays() -> Iterator[None]:
     """The processes of a test end with it."""
     yield
-    for one in parallel._pools.values():
+    for one in world_processes._pools.values():
         one.close()
-    parallel._pools.clear()
+    world_processes._pools.clear()
 
 
 def both(name: str) -> tuple[World, World]:
@@ -211,7 +211,7 @@ def test_a_process_that_dies_is_reported_and_new_worlds_get_new_ones() -> None:
 def test_worlds_share_processes_and_leave_nothing_there() -> None:
     _, one = both("dark_room")
     _, two = both("tmaze")
-    assert len(parallel._pools) == 1 and len(parallel.pool().pids) == 2
+    assert len(world_processes._pools) == 1 and len(parallel.pool().pids) == 2
     one.reset()
     two.reset()
     number = one._number  # type: ignore[attr-defined]
@@ -232,16 +232,16 @@ def test_no_answer_is_taken_for_another() -> None:
     """Ctrl-C between a request and its answers ends the processes; a copy of this process may not ask them."""
     _, world = both("dark_room")
     world.reset()
-    pool, read = parallel.pool(), parallel.Pool._answers
+    pool, read = parallel.pool(), world_processes.Pool._answers
 
-    def interrupted(self: parallel.Pool, connection: Any) -> Any:
+    def interrupted(self: world_processes.Pool, connection: Any) -> Any:
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parallel.Pool, "_answers", interrupted)
+        patch.setattr(world_processes.Pool, "_answers", interrupted)
         with pytest.raises(KeyboardInterrupt):
             world.step(np.zeros(B, np.int64))
-    assert parallel.Pool._answers is read and not any(map(lives, pool.pids))
+    assert world_processes.Pool._answers is read and not any(map(lives, pool.pids))
     with pytest.raises(UserError, match="have ended"):
         world.step(np.zeros(B, np.int64))
     _, world = both("dark_room")
@@ -347,14 +347,14 @@ def test_what_cannot_be_sent_is_said_and_the_other_answers_come() -> None:
 OWNER = textwrap.dedent("""
     import os, signal, sys, time
     import numpy as np
-    from recollect.environments import parallel, registry
+    from recollect.environments import parallel, registry, world_processes
     tasks = registry.tasks("dark_room", {}, "train")[:4]
     world = parallel.ParallelWorld("dark_room", {}, tasks, np.arange(4, dtype=np.uint64), 2)
     world.reset()
     stopped = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
     if os.fork() == 0:  # a copy that ends leaves its parent's processes alone
-        parallel._pools.clear()
+        world_processes._pools.clear()
         del world
         sys.exit()
     os.wait()
