@@ -207,6 +207,28 @@ def test_what_memories_read_as_one_is_what_each_reads_alone(lengths: tuple[int, 
         torch.testing.assert_close(again.step(x_BKD), memory.step(x_BKD), atol=1e-5, rtol=1e-4)
 
 
+def test_a_memory_goes_from_one_ring_to_another() -> None:
+    """As where a run of the one group has ended, and one of the other group takes its place."""
+    draws = torch.Generator().manual_seed(0)
+    width = language_memory(XL, memory_length=5).width
+    own, others = ([memory_of(2, torch.zeros(0)) for _ in range(4)] for _ in range(2))
+    rings = [SharedMemory([ring_of(memory) for memory in pair]) for pair in (others[:2], others[2:])]
+    for t in range(7):  # the second has read more
+        for number, ring in enumerate(rings):
+            x = {n: torch.randn(2, 1, width, generator=draws) for n in range(2)}
+            if t < 3 and number == 0:
+                continue
+            ring.step(x)
+            for n in range(2):
+                own[2 * number + n].step(x[n])
+    again = [SharedMemory([rings[0].shares[1], rings[1].shares[0]]), SharedMemory([rings[1].shares[1]])]
+    for _ in range(6):
+        x = {n: torch.randn(2, 1, width, generator=draws) for n in range(3)}
+        found = [*again[0].step({0: x[0], 1: x[1]}).values(), *again[1].step({0: x[2]}).values()]
+        for n, memory in enumerate(own[1:]):
+            torch.testing.assert_close(found[n], memory.step(x[n]), atol=1e-5, rtol=1e-4)
+
+
 def test_memories_of_one_process_share_the_networks_weights() -> None:
     """And have networks of their own where they keep other layers of it, or another precision."""
     one, two, shorter = (language_memory(XL, memory_length=5, layers=layers) for layers in (None, None, 1))
@@ -403,7 +425,6 @@ def test_where_the_first_seed_cannot_begin_the_others_still_take_turns(
     assert list(company.train()) == [0] and turns == [1, 1]
 
 
-@pytest.mark.usefixtures("groups")
 def test_a_run_that_was_begun_alone_goes_on_with_others_and_the_other_way_round(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
