@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, facts_of
 from recollect.common.histories import Histories
 from recollect.common.language_models import load_language_model
+from recollect.environments import parallel, registry
 from recollect.radt import ad, dpt, dt, radt
 from recollect.radt.decision_transformer import DecisionTransformer
 from recollect.radt.embedders import DomainAgnosticEmbedder, DomainSpecificEmbedder, Embedder
@@ -33,6 +35,21 @@ NETWORK = {"width": 16, "layers": 2, "heads": 2, "observation_embedding": "one_h
 def checkpoints_by_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow machine makes no checkpoint that a test does not ask for: clocks of runs stand still."""
     monkeypatch.setitem(Run.__init__.__kwdefaults__, "clock", lambda: 0.0)
+
+
+@pytest.fixture
+def in_other_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Let two other processes play the worlds of a kind from now on; at the end of the test they have, and they end."""
+
+    def play(world: str) -> None:
+        monkeypatch.setattr(registry.world_class(world), "slow", True)
+        monkeypatch.setenv(parallel.VARIABLE, "2")
+
+    yield play
+    pool = parallel.pool()
+    pids = pool.pids
+    pool.close()
+    assert len(pids) == 2
 
 
 @pytest.fixture

@@ -71,9 +71,8 @@ class KeyToDoor(ThreeRooms):
         self._has_key_B = self._keep_zeros("has_key", bool)
 
     def _on_device(self, worlds: Sequence[BaseWorld], device: Any) -> Any:
-        from recollect.environments.three_rooms_on_device import (
-            KeyToDoorOnDevice,
-        )  # torch, which no game on the host needs
+        # It imports torch, which no game on the host needs.
+        from recollect.environments.three_rooms_on_device import KeyToDoorOnDevice
 
         return KeyToDoorOnDevice(worlds, SIGNAL_CELL, device)
 

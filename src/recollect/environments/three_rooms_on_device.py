@@ -44,7 +44,6 @@ class ThreeRoomsOnDevice:
         self.rows = sum(game.num_envs for game in games)
         self.size = int(np.prod(games[0].single_observation_space.shape))
         self.observation_dtype = torch.uint8
-        self.device = device
 
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(*shape, dtype=dtype, device=device)

@@ -91,9 +91,8 @@ class VisualMatch(ThreeRooms):
         self._map_B = self._keep_zeros("color_map", np.int8)
 
     def _on_device(self, worlds: Sequence[BaseWorld], device: Any) -> Any:
-        from recollect.environments.three_rooms_on_device import (
-            VisualMatchOnDevice,
-        )  # torch, which no game on the host needs
+        # It imports torch, which no game on the host needs.
+        from recollect.environments.three_rooms_on_device import VisualMatchOnDevice
 
         return VisualMatchOnDevice(worlds, CHOICES, CHOICE_CELLS_3, device)
 

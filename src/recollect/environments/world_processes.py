@@ -114,7 +114,7 @@ class Pool:
         """Make a small request, of which `receive` gives the answer. Those of several worlds go out together, when one is awaited.
 
         Raises:
-            UserError: a process has died.
+            UserError: the processes have ended.
         """
         with self._talking():
             self._note(what, world, shares)

@@ -3,10 +3,10 @@
 - Each member is a run as it is alone (`OnPolicyTrainer`): it plays, learns, logs and saves by itself, from its own random
   streams, with its own network. They only take their steps in turn. So members need not be at the same place of their runs,
   a run that was begun alone goes on together with others, and the other way round.
-- What new images become is asked of the frozen models for all members at once (`recollect.helm.asking`).
-- The keys and values of members lie in one ring (`helm.language.shared_memory`). The host waits once for what their agents say.
-  Games that other processes play (Procgen) are played side by side.
-- On a GPU members are two groups. While the GPU reads for one of them, the host plays the games of the other.
+- On a GPU members are two groups: while it reads for one of them, the host plays the games of the other. On a CPU they are one.
+- What new images become is asked of the frozen models for all members of a group at once (`recollect.helm.asking`).
+- Their keys and values lie in one ring (`helm.language.shared_memory`). The host waits once for what their agents say. Games that
+  other processes play (Procgen, MiniWorld) are played side by side.
 - A member's numbers are those of the run alone, but for how sums of more rows are rounded in the language model.
 
 Ours; the released code trains a seed at a time.
@@ -240,7 +240,7 @@ class Group(NamedTuple):
 def groups_of(trainers: Mapping[int, OnPolicyTrainer]) -> list[Group]:
     """Runs in groups; see `GROUPS`. Raises UserError: as `share`."""
     device = next((trainer.agent.device.type for trainer in trainers.values()), "cpu")
-    parts = np.array_split(list(trainers), GROUPS["cuda" if device == "cuda" else "cpu"])
+    parts = np.array_split(list(trainers), GROUPS.get(device, 1))
     groups = []
     for places in (part.tolist() for part in parts if len(part)):
         gc.collect()  # rings that nobody reads go at once: they are in circles with their graphs, and fill a GPU

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import torch
 
 from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs
-from recollect.environments import parallel, registry
 from recollect.helm import helm, helmv2, ppo_cnn, ppo_lstm, shelm, together
 from recollect.helm.language.language_memory import LanguageMemory, language_memory
 from recollect.helm.language.shared_memory import SharedMemory, ring_of
@@ -123,7 +122,7 @@ def assert_near(some: Company, others: Company) -> None:
 
 
 def test_seeds_whose_games_other_processes_play_see_and_learn_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, in_other_processes: Callable[[str], None]
 ) -> None:
     """Steps of all seeds go out together, and so do the beginnings of episodes."""
     rooms = EnvironmentSettings(
@@ -136,13 +135,8 @@ def test_seeds_whose_games_other_processes_play_see_and_learn_the_same(
     for company in (wanted, found):
         company.settings = [settings.model_copy(update={"environment": rooms}) for settings in company.settings]
     assert wanted.train() == {}
-    monkeypatch.setattr(registry.world_class("mini_grid"), "slow", True)
-    monkeypatch.setenv(parallel.VARIABLE, "2")
-    try:
-        assert found.train() == {}
-        assert len(parallel.pool().pids) == 2
-    finally:
-        parallel.pool().close()
+    in_other_processes("mini_grid")
+    assert found.train() == {}
     for place in range(len(SEEDS)):
         assert_same(found.policies[place], wanted.policies[place])
         assert found.runs[place].table().equals(wanted.runs[place].table())

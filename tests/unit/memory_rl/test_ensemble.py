@@ -18,7 +18,6 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs, facts_of
 from recollect.common.rollout import Episodes, play_episodes
 from recollect.common.sequence_models import RecurrentSequence
-from recollect.environments import parallel, registry
 from recollect.memory_rl import dqn, lstm_over_time, playing_together, sacd, stacked, td3
 from recollect.memory_rl.ensemble import Ensemble, stacked_learner
 from recollect.memory_rl.off_policy import OnlineTrainer
@@ -377,17 +376,12 @@ def test_whole_runs_have_the_rows_and_the_policies_of_the_runs_alone(tmp_path: P
 
 
 def test_seeds_whose_worlds_other_processes_play_see_and_learn_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, in_other_processes: Callable[[str], None]
 ) -> None:
     wanted, found = Together(tmp_path / "here"), Together(tmp_path / "there")
     assert wanted.train() == {}
-    monkeypatch.setattr(registry.world_class("tmaze"), "slow", True)
-    monkeypatch.setenv(parallel.VARIABLE, "2")
-    try:
-        assert found.train() == {}
-        assert len(parallel.pool().pids) == 2
-    finally:
-        parallel.pool().close()
+    in_other_processes("tmaze")
+    assert found.train() == {}
     for place in range(len(SEEDS)):
         assert all(np.array_equal(array, wanted.policies[place][name]) for name, array in found.policies[place].items())
         assert found.runs[place].table().equals(wanted.runs[place].table())
