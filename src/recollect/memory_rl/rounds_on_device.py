@@ -136,8 +136,9 @@ class RoundsOnDevice:
         """A step of all instances: a function of tensors that stay where they are, which asks the host for nothing."""
         t = self.worlds.time.clone()
         outputs_BA = acting_step(self.network, self.token, self.before, self.cache, end)
-        action_B = self.network.greedy(outputs_BA)
-        if self.explores is not None and self.drawn_TB is not None:
+        if self.explores is None or self.drawn_TB is None:
+            action_B = self.network.greedy(outputs_BA)
+        else:
             action_B = self.explores.explored(outputs_BA, self.drawn_TB.index_select(0, t)[0])
         observation_BD, reward_B = self.worlds.step(action_B, kind)
         happened = (action_B, reward_B, observation_BD)
