@@ -16,10 +16,13 @@ from __future__ import annotations
 import ast
 import atexit
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
+from stat import S_ISREG
+from typing import NamedTuple
 
 from recollect.artifacts import formats, running_code
 from recollect.artifacts.running_code import imports_of, running_text
@@ -87,7 +90,7 @@ def reachable(*modules: str, roots: Mapping[str, Path] | None = None) -> dict[st
     """
     folders = catalogue.roots() if roots is None else roots
     for module in modules:
-        if _file(folders, module) is None:
+        if _found(folders, module) is None:
             raise _unknown(module, folders)
     found: dict[str, str] = {}
     seen: set[str] = set()
@@ -97,16 +100,16 @@ def reachable(*modules: str, roots: Mapping[str, Path] | None = None) -> dict[st
         if module in seen:
             continue
         seen.add(module)
-        file = _file(folders, module) if module in modules or _counts(module, modules) else None
+        file = _found(folders, module) if module in modules or _counts(module, modules) else None
         if file is None:
             continue  # plumbing, a name inside a module, or another package
         left_out = DRAWING if _inside(module, "recollect.environments") and SCENE not in modules else frozenset()
-        status = file.stat()
-        found[module], imports = _parsed(file, module, left_out, status.st_mtime_ns, status.st_size)
+        found[module], imports = _parsed(module, left_out, file)
         waiting.extend(imports)
     return dict(sorted(found.items()))
 
 
+@lru_cache(maxsize=65536)
 def _counts(module: str, given: tuple[str, ...]) -> bool:
     """Whether a module that others import is part of what they compute."""
     if not _inside(module, "recollect"):
@@ -117,9 +120,18 @@ def _counts(module: str, given: tuple[str, ...]) -> bool:
     return any(_inside(module, room) for room in SCIENCE) or (draws and _inside(module, "recollect.figures"))
 
 
+class _File(NamedTuple):
+    """A file as it stands: whoever edits it changes the time or the size."""
+
+    path: str
+    mtime_ns: int
+    size: int
+
+
 @lru_cache(maxsize=4096)
-def _parsed(file: Path, module: str, left_out: frozenset[str], mtime_ns: int, size: int) -> tuple[str, tuple[str, ...]]:
+def _parsed(module: str, left_out: frozenset[str], at: _File) -> tuple[str, tuple[str, ...]]:
     """The sha256 of what runs in a file without some of its functions, and the modules and packages that it may import."""
+    file = Path(at.path)
     content = file.read_bytes()
     known = [_reader(), module.encode(), " ".join(sorted(left_out)).encode(), file.name.encode(), content]
     key = hashlib.sha256(b"\0".join(known)).hexdigest()
@@ -185,15 +197,19 @@ def _inside(module: str, package: str) -> bool:
     return module == package or module.startswith(package + ".")
 
 
-def _file(folders: Mapping[str, Path], module: str) -> Path | None:
+def _found(folders: Mapping[str, Path], module: str) -> _File | None:
     folder = folders.get(module.partition(".")[0])
-    return None if folder is None else _found(folder, module)
+    return None if folder is None else _file(str(folder), module)
 
 
 @remembered
-def _found(folder: Path, module: str) -> Path | None:
-    path = folder.joinpath(*module.split("."))
-    for candidate in (path / "__init__.py", path.with_name(path.name + ".py")):
-        if candidate.is_file():
-            return candidate
+def _file(folder: str, module: str) -> _File | None:
+    base = os.path.join(
+        folder, *module.split(".")
+    )  # not pathlib: a thousand such paths for each run took most of the time
+    for path in (os.path.join(base, "__init__.py"), f"{base}.py"):
+        with suppress(OSError):
+            status = os.stat(path)
+            if S_ISREG(status.st_mode):
+                return _File(path, status.st_mtime_ns, status.st_size)
     return None

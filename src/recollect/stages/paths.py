@@ -52,7 +52,8 @@ class Place:
 
     def match(self, path: Path | str) -> dict[str, str] | None:
         """The names in a path; None where it is no such path."""
-        found = self._pattern.fullmatch(Path(path).as_posix())
+        text = path.as_posix() if isinstance(path, Path) else Path(path).as_posix()
+        found = self._pattern.fullmatch(text)
         return None if found is None else found.groupdict()
 
 
