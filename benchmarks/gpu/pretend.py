@@ -59,7 +59,7 @@ _INDEXING = {
 
 
 def is_on_gpu(tensor: Tensor) -> bool:
-    return storage_of(tensor) is not None and hasattr(storage_of(tensor), "on_pretend_gpu")
+    return hasattr(storage_of(tensor), "on_pretend_gpu")
 
 
 def _mark(gpu: PretendGpu, tensor: Tensor, on_gpu: bool) -> Tensor:
@@ -171,6 +171,8 @@ class _Calls(TorchFunctionMode):
         self.gpu = gpu
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _NO_TENSOR:
+            return func(*args)
         kwargs = dict(kwargs or {})
         own = _OWN.get(func)
         if own is not None:
@@ -283,6 +285,13 @@ _OWN: dict[Any, Callable[..., Any]] = {
 }
 
 
+_NO_TENSOR = {Tensor.untyped_storage, Tensor.dim, Tensor.size}
+_NO_TENSOR |= {
+    getattr(Tensor, name).__get__ for name in ("shape", "dtype", "ndim", "requires_grad", "is_leaf", "layout")
+}
+"""What is asked of a tensor often, and makes none."""
+
+
 class _Operations(TorchDispatchMode):
     """What is computed, in both directions: where results lie, and what may not be computed together."""
 
@@ -301,7 +310,7 @@ class _Operations(TorchDispatchMode):
             graph.before(func, args, kwargs)
         found = func(*args, **kwargs)
         known = {id(storage_of(tensor)) for tensor in given}
-        for tensor in tensors_of(found):
+        for tensor in [found] if isinstance(found, Tensor) else tensors_of(found):
             if id(storage_of(tensor)) not in known:
                 _mark(self.gpu, tensor, on_gpu and tensor.device.type == "cpu")
         if graph is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_iter, tree_map
+from torch.utils._pytree import tree_map
 
 
 def storage_of(tensor: Tensor) -> Any:
@@ -20,7 +20,20 @@ def storage_of(tensor: Tensor) -> Any:
 
 
 def tensors_of(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_iter(tree) if isinstance(leaf, Tensor)]
+    found: list[Tensor] = []
+    _gather(tree, found)
+    return found
+
+
+def _gather(tree: Any, into: list[Tensor]) -> None:
+    if isinstance(tree, Tensor):
+        into.append(tree)
+    elif isinstance(tree, (list, tuple, dict)):  # noqa: UP038 (a union takes three times as long)
+        for one in tree.values() if isinstance(tree, dict) else tree:
+            if isinstance(one, Tensor):
+                into.append(one)
+            elif isinstance(one, (list, tuple, dict)):  # noqa: UP038
+                _gather(one, into)
 
 
 class Graph:
