@@ -175,16 +175,21 @@ def rules(
 ) -> dict[str, tuple[Seeds, dict[str, str]]]:
     """Name of a rule -> (seeds that it takes, what its wildcards must match); last the rule of runs that go alone.
 
-    Where two rules match, the earlier is meant.
+    Where two rules match, the earlier is meant. The last one leaves out the runs of the others: else Snakemake would make a job
+    for each of them, too, and then choose.
     """
     found: dict[str, tuple[Seeds, dict[str, str]]] = {}
+    elsewhere: list[str] = []
     for scale in scales:
         for seeds, pairs in packs(scale, job_hours, most).items():
             named = name(scale, seeds)
             if named in found:  # other seeds, as many and from the same one
                 named += f"_{digest(f'{scale} {seeds}')[:8]}"
             found[named] = (seeds, {"scale": re.escape(scale), "env": pattern(pairs)})
-    return {**found, "run": ((), {"scale": trained()})}
+            listed = "|".join(map(str, seeds))
+            elsewhere.append(f"{re.escape(scale)}(?=/runs/(?:{pattern(pairs)})/[^/]+/seed_(?:{listed})/)")
+    alone = f"(?!(?:{'|'.join(elsewhere)})){trained()}" if elsewhere else trained()
+    return {**found, "run": ((), {"scale": alone})}
 
 
 def name(scale: str, seeds: Seeds) -> str:

@@ -112,6 +112,24 @@ def test_the_rule_of_a_pack_matches_its_runs_only() -> None:
         assert (found is not None and found["env"] == env) == ((env, method) in matched)
 
 
+def test_a_run_is_made_by_its_pack_or_alone_and_never_by_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where two rules match Snakemake makes a job for each of them, of thousands of runs."""
+    monkeypatch.setattr(
+        packs, "packs", lambda *of: {(1, 2): [(ROOM, "dt")], (7, 10): [(ROOM, "dt"), (OTHER, "ad.k_1")]}
+    )
+    constraints = packs.rules(["paper"])["run"][1]
+    alone = re.compile(rf"results/(?P<scale>{constraints['scale']})/runs/")
+
+    def goes_alone(env: str, method: str, seed: int, scale: str = "paper") -> bool:
+        return alone.match(f"results/{scale}/runs/{env}/{method}/seed_{seed}/policy.safetensors") is not None
+
+    assert not any(goes_alone(ROOM, "dt", seed) for seed in (1, 2, 7, 10))
+    assert not any(goes_alone(OTHER, "ad.k_1", seed) for seed in (7, 10))
+    assert all(goes_alone(ROOM, "dt", seed) for seed in (0, 3, 11, 77, 100))
+    assert goes_alone(OTHER, "ad.k_1", 1) and goes_alone(OTHER, "dt", 7) and goes_alone(ROOM, "dt.x", 1)
+    assert goes_alone(ROOM, "dt", 1, "paper_cpu") and goes_alone(ROOM, "dt", 1, "demo")
+
+
 def test_seeds_of_an_ensemble_are_one_pack_however_long_they_take(made: Path) -> None:
     takes(made, hours=30)
     assert packs.packs("paper") == {}
