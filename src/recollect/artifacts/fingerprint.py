@@ -204,9 +204,7 @@ def _found(folders: Mapping[str, Path], module: str) -> _File | None:
 
 @remembered
 def _file(folder: str, module: str) -> _File | None:
-    base = os.path.join(
-        folder, *module.split(".")
-    )  # not pathlib: a thousand such paths for each run took most of the time
+    base = os.path.join(folder, *module.split("."))  # pathlib's paths take most of the time, a thousand for each run
     for path in (os.path.join(base, "__init__.py"), f"{base}.py"):
         with suppress(OSError):
             status = os.stat(path)
