@@ -310,7 +310,7 @@ class _Operations(TorchDispatchMode):
             graph.before(func, args, kwargs)
         found = func(*args, **kwargs)
         known = {id(storage_of(tensor)) for tensor in given}
-        for tensor in [found] if isinstance(found, Tensor) else tensors_of(found):
+        for tensor in tensors_of(found):
             if id(storage_of(tensor)) not in known:
                 _mark(self.gpu, tensor, on_gpu and tensor.device.type == "cpu")
         if graph is not None:

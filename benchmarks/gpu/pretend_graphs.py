@@ -30,10 +30,7 @@ def _gather(tree: Any, into: list[Tensor]) -> None:
         into.append(tree)
     elif isinstance(tree, (list, tuple, dict)):
         for one in tree.values() if isinstance(tree, dict) else tree:
-            if isinstance(one, Tensor):
-                into.append(one)
-            elif isinstance(one, (list, tuple, dict)):
-                _gather(one, into)
+            _gather(one, into)
 
 
 class Graph:
