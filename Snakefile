@@ -18,6 +18,9 @@ import last_words
 import own_package
 
 own_package.check(HERE)
+from recollect.artifacts.garbage import collect_rarely
+
+collect_rarely()
 import snakemake_internals
 from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import os
@@ -166,6 +167,7 @@ def serve(place: str, more: Sequence[str]) -> None:
     for name in (*SLOW, *more):
         importlib.import_module(name)
     importlib.import_module("snakemake.cli").get_argument_parser()  # finds and imports Snakemake's plug-ins
+    gc.freeze()  # no process looks through all that again
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(place)
         listener.listen(16)

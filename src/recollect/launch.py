@@ -20,6 +20,9 @@ def main() -> None:
         status = warm.ask(address, sys.argv)
         if status is not None:
             sys.exit(status)
+    from recollect.artifacts.garbage import collect_rarely
+
+    collect_rarely()
     from recollect.cli import main as command_line
 
     if answered:

@@ -181,13 +181,16 @@ def _opened(folder: Path) -> Iterator[int]:
 
 def serve(address: str, parent: int) -> NoReturn:
     """Import everything, then fork a job for each caller of this socket until SIGTERM, or the end of the parent (a pid)."""
+    from recollect.artifacts.garbage import collect_rarely
     from recollect.artifacts.lock import dies_with_parent
 
+    collect_rarely()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's; the command that is run decides when to end
     dies_with_parent(parent=parent)
     mine = identity()
     for name in _PRELOADED:
         importlib.import_module(name)
+    collect_rarely()  # what was imported, which jobs then share as it lies in memory
     # The end of a job is known by SIGCHLD, which there is everywhere; pidfd_open is refused in some containers.
     ended, ends = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(ends)

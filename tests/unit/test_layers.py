@@ -31,7 +31,7 @@ ALLOWED = {
     "options": BASE | {"stages", "__version__"},
     "commands": BASE | {"stages", "warm", "jobs", "options"},
     "cli": ARTIFACTS | {"stages", "jobs", "options", "commands"},
-    "launch": {"warm", "cli"},
+    "launch": {"artifacts", "warm", "cli"},
     # What Python users import.
     "folders": BASE,
     "api": SCIENCE | {"sources", "evaluation", "stages", "folders"},

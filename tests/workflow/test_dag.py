@@ -67,6 +67,13 @@ def test_a_second_run_does_nothing(untouched: Any) -> None:
     assert untouched.ran() == []
 
 
+def test_garbage_is_looked_for_rarely_while_it_plans(untouched: Any) -> None:
+    asks = untouched.folder / "asks.smk"
+    asks.write_text('include: "Snakefile"\nimport gc\nprint("thresholds", *gc.get_threshold())\n')
+    assert "thresholds 50000 " in untouched.snakemake("--snakefile", "asks.smk", "--list-rules")
+    asks.unlink()
+
+
 def test_words_and_time_stamps_rerun_nothing(finished: Any) -> None:
     finished.edit("src/recollect/radt/dt.py", '"""', '"""Other words. ')
     finished.edit("src/recollect/memory_rl/dqn.py", '"""', '"""Other words. ')

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from recollect.artifacts.garbage import collect_as_before
 from recollect.artifacts.live import headline
 from recollect.artifacts.notebook_bar import NotebookBar, in_notebook
 from recollect.artifacts.stopping import STATUS
@@ -60,6 +61,7 @@ class Progress:
         self._task: Any = None
 
     def __enter__(self) -> Progress:
+        collect_as_before()
         self._began = self._last = self.clock()
         _open.append(self)
         if in_notebook():

@@ -1,14 +1,15 @@
 """check: the whole configuration, before anything runs.
 
 The Snakefile calls `check_once` while it is parsed. Checking imports every algorithm (seconds), so it is done only when
-the configuration or the code differs from what was last found good. What it resolves is kept: Snakemake plans with these
-settings and need not import an algorithm, nor torch, to know the defaults.
+the configuration or the code differs from what was last found good; where only a scale's file does, of that scale and of those
+that extend it. What it resolves is kept: Snakemake plans with these settings and need not import an algorithm, nor torch, to
+know the defaults.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from recollect.helm.settings import (
 from recollect.settings.catalogue import CannotImport, roots
 from recollect.settings.claims import claims_of
 from recollect.settings.errors import UserError
-from recollect.settings.layers import method_file
+from recollect.settings.layers import extended_scales, method_file
 from recollect.settings.loading import config_folders, entries_of, nothing_here, read_yaml
 from recollect.settings.resolve import (
     base_method,
@@ -43,11 +44,11 @@ from recollect.settings.strict_yaml import readable
 from recollect.stages.figure import references
 from recollect.stages.inputs import generate_inputs
 from recollect.stages.pairs import check_figure, check_names, check_pair, named_by
-from recollect.stages.provenance import embedder_of
+from recollect.stages.provenance import digest, embedder_of
 from recollect.stages.settings import checked_figure
 
 KEPT = Path(".snakemake") / "recollect-settings.json"
-"""Resolved settings, and the state of configuration and code that they are of."""
+"""Resolved settings of each scale, and the state of configuration and code that they are of."""
 
 
 @held_still()
@@ -65,19 +66,23 @@ def check() -> str:
         claims_of(scale)
     for env in names("environments"):  # also where no figure shows it
         with_options(environment_settings(names("scales")[0], env))
-    return f"the configuration is in order: {len(_runs())} combinations of scale, environment and method"
+    return f"the configuration is in order: {len(_runs(names('scales')))} combinations of scale, environment and method"
 
 
 @held_still()
-def resolve_all() -> dict[str, dict[str, Any]]:
+def resolve_all(scales: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
     """All that Snakemake plans with, each under the names that it belongs to: `"demo dark_room_10x10 radt"`.
+
+    Args:
+        scales: of these; None: of all.
 
     Runs that cannot be made here stop nothing that does not need them, so they are left out: whoever asks for one looks again.
     What it lacks, a package for one, may have been installed since.
     """
-    _read_all()
+    scales = names("scales") if scales is None else scales
+    _read_all(scales)
     settings: dict[str, dict[str, Any]] = {}
-    drawn = _runs()
+    drawn = _runs(scales)
     runs: set[tuple[str, str, str]] = set()
     for run in drawn:
         runs |= _with_those_read(*run)
@@ -89,7 +94,7 @@ def resolve_all() -> dict[str, dict[str, Any]]:
             check_pair(scale, env, method)
         except UserError:
             settings.pop(f"{scale} {env} {method}", None)
-    return settings | _resolve_vision()
+    return settings | _resolve_vision(scales)
 
 
 def _resolve_run(scale: str, env: str, method: str, known: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -105,23 +110,23 @@ def _resolve_run(scale: str, env: str, method: str, known: Mapping[str, Any]) ->
     return settings
 
 
-def _read_all() -> None:
+def _read_all(scales: Sequence[str]) -> None:
     """Read every file: one that no run needs may hold a doubled key, or overrides for an environment that there is not."""
     for folder in config_folders():
         for path in sorted(folder.rglob("*.yaml")):
             read_yaml(path)
     for method in names("methods"):
         method_file(method)
-    for scale in names("scales"):
+    for scale in scales:
         for env in scale_settings(scale).environments:
             with suppress(CannotImport):
                 resolved_environment(scale, env)
 
 
-def _runs() -> set[tuple[str, str, str]]:
+def _runs(scales: Sequence[str]) -> set[tuple[str, str, str]]:
     """(scale, environment, method) of the runs of all figures."""
     runs: set[tuple[str, str, str]] = set()
-    for scale in names("scales"):
+    for scale in scales:
         for figure in names("figures"):
             chosen = figure_settings(scale, figure)
             with named_by(scale, figure):
@@ -140,11 +145,11 @@ def _with_those_read(scale: str, env: str, method: str) -> set[tuple[str, str, s
     return {(scale, env, name) for name in methods}
 
 
-def _resolve_vision() -> dict[str, dict[str, Any]]:
-    """Every vision-language model at every scale; every token vocabulary is checked as well."""
+def _resolve_vision(scales: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Every vision-language model at these scales; every token vocabulary is checked as well."""
     settings: dict[str, dict[str, Any]] = {}
     models = entries_of("vision_language_models")
-    for scale in names("scales"):
+    for scale in scales:
         for name in (*models, *scale_settings(scale).vision_language_models):
             settings[f"{scale} model {name}"] = resolved_vision_language_model(scale, name)
     for name in entries_of("token_vocabularies", "vocabularies"):
@@ -157,6 +162,11 @@ def _resolve_vision() -> dict[str, dict[str, Any]]:
 
 def state() -> str:
     """A hash of all configuration files and of all code."""
+    return digest(f"{_common()} {_of_scales(names('scales'))}")
+
+
+def _common() -> str:
+    """The same without the files of scales."""
     total = hashlib.sha256()
     searched = [(folder, pattern) for folder in config_folders() for pattern in ("*.yaml", "*.csv")]
     searched += [(folder / package, "*.py") for package, folder in roots().items()]
@@ -164,8 +174,19 @@ def state() -> str:
         # A copy elsewhere is the same configuration, so only the path inside the folder counts.
         total.update(pattern.encode())
         for path in sorted(folder.rglob(pattern)):
-            inside = path.relative_to(folder).as_posix().encode()
-            total.update(inside + b"\0" + hashlib.sha256(readable(path)).digest())
+            inside = path.relative_to(folder).as_posix()
+            if not (pattern == "*.yaml" and inside.startswith("scales/")):
+                total.update(inside.encode() + b"\0" + hashlib.sha256(readable(path)).digest())
+    return total.hexdigest()
+
+
+def _of_scales(scales: Sequence[str]) -> str:
+    """A hash of the files of some scales, in whatever folder they are."""
+    total = hashlib.sha256()
+    for folder in config_folders():
+        for path in (folder / f"scales/{scale}.yaml" for scale in scales):
+            found = hashlib.sha256(readable(path)).digest() if path.is_file() else b""
+            total.update(path.stem.encode() + b"\0" + found)
     return total.hexdigest()
 
 
@@ -188,12 +209,34 @@ def _made_before(path: Path, kind: str, current: str) -> Any:
 
 
 def check_once() -> None:
-    """Check unless this very configuration and code were already found good here, and hand over what was resolved."""
-    prepare(kept(KEPT, "resolved settings", resolve_all))
+    """Check what was not yet found good here as configuration and code are now, and hand over what was resolved."""
+    common = _common()
+    good = _good(common)
+    unchecked = [scale for scale in names("scales") if scale not in good]
+    if unchecked:
+        chains = {scale: extended_scales(scale) for scale in unchecked}
+        states = {scale: _of_scales(chain) for scale, chain in chains.items()}
+        made: dict[str, dict[str, Any]] = {scale: {} for scale in chains}
+        for of, settings in resolve_all(unchecked).items():
+            made[of.split()[0]][of] = settings
+        for scale, chain in chains.items():
+            good[scale] = {"scales": chain, "state": states[scale], "made": made[scale]}
+        write_json(KEPT, {"state": common, "made": good}, kind="resolved settings", compact=True)
+    _prepare(good)
+
+
+def _good(common: str) -> dict[str, dict[str, Any]]:
+    """Scale -> what was found good: the scales that it is made of, the state of their files, and its settings."""
+    known = _made_before(KEPT, "resolved settings", common) or {}
+    there = {scale: known[scale] for scale in names("scales") if scale in known}
+    return {scale: part for scale, part in there.items() if _of_scales(part["scales"]) == part["state"]}
+
+
+def _prepare(good: Mapping[str, Mapping[str, Any]]) -> None:
+    prepare({of: settings for part in good.values() for of, settings in part["made"].items()})
 
 
 def hand_over() -> None:
     """Hand over what Snakemake resolved of this very configuration and code; so a command need not import torch for defaults."""
-    made = _made_before(KEPT, "resolved settings", state())
-    if made is not None:
-        prepare(made)
+    if good := _good(_common()):
+        _prepare(good)

@@ -194,11 +194,18 @@ def test_the_command_claims_warns_beside_its_table(few: str) -> None:
 
 
 def test_settings_that_snakemake_resolved_are_taken_where_nothing_changed_since(workdir: Path) -> None:
-    for state, taken in ((check.state(), {"a": 1}), ("another", None)):
-        write_json(check.KEPT, {"state": state, "made": {"demo": {"a": 1}}}, kind="resolved settings")
+    check.KEPT.parent.mkdir()
+    for change, taken in (("common", None), ("scale", None), ("", {"a": 1})):
+        of_demo = {
+            "scales": ["demo"],
+            "state": check._of_scales(["demo"]) + change * (change == "scale"),
+            "made": {"demo r": {"a": 1}},
+        }
+        state = check._common() + change * (change == "common")
+        write_json(check.KEPT, {"state": state, "made": {"demo": of_demo}}, kind="resolved settings")
         with still.held_still():
             check.hand_over()
-            assert still.prepared("demo") == taken
+            assert still.prepared("demo r") == taken
 
 
 def test_it_is_told_without_torch() -> None:

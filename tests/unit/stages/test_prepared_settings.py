@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -54,6 +55,11 @@ def one_figure(fresh: Path) -> Path:
     return fresh
 
 
+def kept_of(scale: str) -> dict[str, Any]:
+    """What was kept of a scale: its settings by their names."""
+    return json.loads(check.KEPT.read_text())["made"][scale]["made"]
+
+
 @pytest.mark.slow
 def test_all_figures_are_planned_without_torch(fresh: Path) -> None:
     gone = {"smoke", "middle", "middle_cpu", "paper_cpu"}  # the other scales are enough
@@ -71,7 +77,7 @@ def test_all_figures_are_planned_without_torch(fresh: Path) -> None:
 
 def test_a_check_hands_over_what_a_run_resolves_itself(one_figure: Path) -> None:
     check.check_once()
-    assert json.loads(check.KEPT.read_text())["made"].keys() >= {f"smoke {ROOM} radt", f"smoke {ROOM} dt"}
+    assert kept_of("smoke").keys() >= {f"smoke {ROOM} radt", f"smoke {ROOM} dt"}
     own = {method: dumped(resolve("smoke", ROOM, method, 0)) for method in ("radt", "dt", "ad")}
     texts = {method: provenance.train_settings("smoke", ROOM, method) for method in own}
     still.hold_still()
@@ -86,11 +92,47 @@ def test_changed_configuration_is_checked_again_and_a_damaged_file_made_anew(one
     method = one_figure / "config/methods/radt.yaml"
     method.write_text(method.read_text().replace("  stride: 25", "  stride: 24"))
     check.check_once()
-    kept = json.loads(check.KEPT.read_text())["made"]
+    kept = kept_of("smoke")
     assert kept[f"smoke {ROOM} radt"]["method"]["memory"]["stride"] == 24
     check.KEPT.write_bytes(before[:100])
     check.check_once()
-    assert json.loads(check.KEPT.read_text())["made"] == kept
+    assert kept_of("smoke") == kept
+
+
+def test_a_changed_scale_alone_is_checked_again_with_those_that_extend_it(
+    one_figure: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve_all, checked = check.resolve_all, list[list[str]]()
+    monkeypatch.setattr(check, "resolve_all", lambda scales: checked.append(list(scales)) or resolve_all(scales))
+    scales = one_figure / "config/scales"
+
+    def check_after(file: Path, content: str) -> list[str]:
+        """The scales that are resolved after a file was written."""
+        file.write_text(content)
+        del checked[:]
+        check.check_once()
+        return checked[0] if checked else []
+
+    plain = (scales / "smoke.yaml").read_text()
+    (scales / "other.yaml").write_text(plain)
+    assert check_after(scales / "wider.yaml", "extends: smoke\n") == ["other", "smoke", "wider"]
+    assert check_after(scales / "wider.yaml", "extends: smoke\n") == []
+    assert check_after(scales / "new.yaml", "extends: other\n") == ["new"]
+    shorter = plain.replace("      context: 20\n", "      context: 7\n", 1)
+    assert check_after(scales / "smoke.yaml", shorter) == ["smoke", "wider"]
+    contexts = {"smoke": 7, "wider": 7, "other": 20, "new": 20}
+    with still.held_still():
+        check.hand_over()
+        for scale, context in contexts.items():
+            values = still.prepared(f"{scale} {ROOM} dt")
+            assert values["method"]["hyperparameters"]["context"] == context
+    method = one_figure / "config/methods/dt.yaml"
+    assert check_after(method, method.read_text() + "# again\n") == ["new", "other", "smoke", "wider"]
+    (scales / "new.yaml").unlink()
+    assert check_after(scales / "smoke.yaml", plain + "# again\n") == ["smoke", "wider"]
+    assert "new" not in json.loads(check.KEPT.read_text())["made"]
+    with pytest.raises(Exception, match="unknown key 'methds'"):
+        check_after(scales / "wider.yaml", "extends: smoke\nmethds: {}\n")
 
 
 def test_what_was_kept_is_of_this_very_code_and_of_all_files_of_the_configuration(
