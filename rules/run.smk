@@ -40,5 +40,3 @@ def make_rule(rule_name, seeds, constraints):
 
 for rule_name, (seeds, constraints) in RUNS.items():
     make_rule(rule_name, seeds, constraints)
-
-workflow.ruleorder(*RUNS)

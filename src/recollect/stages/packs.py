@@ -12,6 +12,7 @@ done stay what they were.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import chain, pairwise
@@ -126,10 +127,17 @@ def _evenly(seeds: Seeds, size: int) -> list[Seeds]:
 
 def pattern(pairs: Iterable[Pair]) -> str:
     """A regular expression for the `env` of a path in which `/method/` follows: it matches these pairs only."""
-    methods: dict[str, list[str]] = {}
+    methods, envs = defaultdict[str, list[str]](list), defaultdict[tuple[str, ...], list[str]](list)
     for env, method in pairs:
-        methods.setdefault(env, []).append(re.escape(method))
-    return "|".join(f"{re.escape(env)}(?=/(?:{'|'.join(listed)})/)" for env, listed in methods.items())
+        methods[env].append(method)
+    for env, listed in methods.items():
+        envs[tuple(listed)].append(env)
+    return "|".join(f"{one_of(alike)}(?=/{one_of(listed)}/)" for listed, alike in envs.items())
+
+
+def one_of(texts: Iterable[str]) -> str:
+    """A regular expression that matches these texts."""
+    return f"(?:{'|'.join(map(re.escape, texts))})"
 
 
 @cache
@@ -175,8 +183,7 @@ def rules(
 ) -> dict[str, tuple[Seeds, dict[str, str]]]:
     """Name of a rule -> (seeds that it takes, what its wildcards must match); last the rule of runs that go alone.
 
-    Where two rules match, the earlier is meant. The last one leaves out the runs of the others: else Snakemake would make a job
-    for each of them, too, and then choose.
+    The last one leaves out the runs of the others: else Snakemake would make a job for each of them, too, and then choose.
     """
     found: dict[str, tuple[Seeds, dict[str, str]]] = {}
     elsewhere: list[str] = []
@@ -186,8 +193,8 @@ def rules(
             if named in found:  # other seeds, as many and from the same one
                 named += f"_{digest(f'{scale} {seeds}')[:8]}"
             found[named] = (seeds, {"scale": re.escape(scale), "env": pattern(pairs)})
-            listed = "|".join(map(str, seeds))
-            elsewhere.append(f"{re.escape(scale)}(?=/runs/(?:{pattern(pairs)})/[^/]+/seed_(?:{listed})/)")
+            seed = one_of(map(str, seeds))
+            elsewhere.append(f"{re.escape(scale)}(?=/runs/(?:{pattern(pairs)})/[^/]+/seed_{seed}/)")
     alone = f"(?!(?:{'|'.join(elsewhere)})){trained()}" if elsewhere else trained()
     return {**found, "run": ((), {"scale": alone})}
 
@@ -199,12 +206,10 @@ def name(scale: str, seeds: Seeds) -> str:
 @cache
 def untrained() -> str:
     """A regular expression for the `scale` of a run's path that matches runs of variants which are not trained."""
-    listed = {scale: untrained_methods(scale) for scale in names("scales")}
-    found = [
-        f"{re.escape(scale)}(?=/runs/[^/]+/(?:{'|'.join(map(re.escape, methods))})/)"
-        for scale, methods in listed.items()
-        if methods
-    ]
+    scales_of = defaultdict[tuple[str, ...], list[str]](list)
+    for scale in names("scales"):
+        scales_of[tuple(untrained_methods(scale))].append(scale)
+    found = [f"{one_of(scales)}(?=/runs/[^/]+/{one_of(methods)}/)" for methods, scales in scales_of.items() if methods]
     return "|".join(found) or NOTHING
 
 
