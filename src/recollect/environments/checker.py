@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode
 from recollect.environments import registry
 from recollect.environments.base import Task, World
 from recollect.environments.faults import check_step, file_of
+from recollect.environments.lazy_tasks import LazyTasks
 from recollect.environments.packaged import VectorWorld
 from recollect.settings.catalogue import last_own
 from recollect.settings.errors import UserError, shown
@@ -99,7 +100,7 @@ def failure(error: Exception, file: Path) -> Finding:
 
 def _of_tasks(tasks: Any, split: str, file: Path) -> Iterator[Finding]:
     where = f"{shown(file)}: tasks"
-    if not isinstance(tasks, list) or not tasks or not all(isinstance(task, Task) for task in tasks):
+    if not isinstance(tasks, list | LazyTasks) or not tasks or not all(isinstance(task, Task) for task in tasks):
         what = f"`tasks` must return a list of one `Task` or more for the split '{split}', and returned {tasks!r:.60}"
         yield Finding(what, where, "return `[Task(...), ...]` of recollect.environments.base")
     elif [(task.index, task.split) for task in tasks] != [(i, split) for i in range(len(tasks))]:

@@ -13,7 +13,7 @@ horizon does (``truncated``). A maze and its goals are a function of one seed, b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +22,7 @@ from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
 from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
+from recollect.environments.lazy_tasks import LazyTasks
 from recollect.environments.scene import Mark, Scene
 
 GYMNASIUM_IDS: dict[str, dict] = {
@@ -160,16 +161,17 @@ def distances(wall: np.ndarray, start: tuple[int, int]) -> np.ndarray:
     return found
 
 
-def tasks(split: str, **options: Any) -> list[Task]:
+def tasks(split: str, **options: Any) -> Sequence[Task]:
     """100 train and 20 eval tasks: ``data["seed"]`` (as published) makes the maze, ``data["goals"]`` are in order."""
     runner = Options.parse(options, "maze_runner", split)
     more = range(1000, 1000 + runner.more_train_mazes)
     seeds = EVAL_SEEDS if split == "eval" else (*TRAIN_SEEDS, *more)
     kept = [seed for seed in seeds if not (runner.leave_out_seed_41 and seed == 41)]
-    return [
-        Task(i, f"maze_{seed}", split, {"seed": seed, "goals": tuple(goals(seed, runner))})
-        for i, seed in enumerate(kept)
-    ]
+
+    def task(i: int) -> Task:
+        return Task(i, f"maze_{kept[i]}", split, {"seed": kept[i], "goals": tuple(goals(kept[i], runner))})
+
+    return LazyTasks(len(kept), task)
 
 
 def scene(task: Task, **options: Any) -> Scene:

@@ -34,9 +34,9 @@ def world_class(name: str) -> type[base.World]:
     return world
 
 
-def tasks(name: str, options: Mapping[str, Any], split: str) -> list[base.Task]:
+def tasks(name: str, options: Mapping[str, Any], split: str) -> Sequence[base.Task]:
     """The tasks of a split. Raises UserError: there is no such split, or the options leave nothing of it."""
-    listed: list[base.Task] = _module(name).tasks(split, **options)
+    listed: Sequence[base.Task] = _module(name).tasks(split, **options)
     if not listed:
         said = ", ".join(f"{key}: {value}" for key, value in options.items()) or "none"
         do = "choose other options or another split; options may keep tasks of one split only"

@@ -187,7 +187,7 @@ def evaluate(
 def batches_of(policy: Policy, environment: EnvironmentSettings) -> list[dict[str, list[Task]]]:
     """The batches that an evaluation plays one after another: of each, split -> tasks, split after split."""
     splits = environment.evaluation.splits
-    tasks_of = {split: registry.tasks(environment.world, environment.options, split) for split in splits}
+    tasks_of = {split: list(registry.tasks(environment.world, environment.options, split)) for split in splits}
     if not getattr(policy, "joins_splits", False) or len(splits) == 1:
         return [{split: tasks} for split, tasks in tasks_of.items()]
     batches: dict[int, dict[str, list[Task]]] = {}

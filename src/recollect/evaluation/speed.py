@@ -102,7 +102,7 @@ def speeds(settings: Settings, train: Callable[..., Policy], inputs: Inputs, scr
     few = settings.method.model_copy(update={"hyperparameters": chosen.model_copy(update={"optimisation": brief})})
     clock = Clock(scratch)
     policy = train(settings.model_copy(update={"method": few}), inputs, clock)
-    tasks = registry.tasks(environment.world, environment.options, environment.evaluation.splits[0])
+    tasks = list(registry.tasks(environment.world, environment.options, environment.evaluation.splits[0]))
     values = {
         "samples_per_second": clock.steps_per_second(STEPS) * brief.batch_size,
         "steps_per_second_alone": acting_speed(policy, environment, tasks[:1], settings.seed),

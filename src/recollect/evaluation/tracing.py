@@ -178,7 +178,7 @@ def trace(
     rows_N = tasks_of_rows + np.tile(np.arange(episodes), len(tasks)) * len(listed)
     recorder = Recorder(policy, rows_N, horizon)
     if is_in_context:
-        play_in_context(policy, environment, listed, seed=seed, progress=progress, watch=recorder)
+        play_in_context(policy, environment, list(listed), seed=seed, progress=progress, watch=recorder)
     else:
         number_B = np.arange(environment.evaluation.episodes) // len(listed)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 from typing import Any
 
 import gymnasium
@@ -12,9 +13,11 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recollect.common.contract import facts_of
 from recollect.environments import maze_runner
 from recollect.environments.base import Task
 from recollect.environments.maze_runner import Options, World, below, distances, goals, legacy_words, maze
+from recollect.settings.schema import EnvironmentSettings
 
 Cell = tuple[int, int]
 WEST, NORTH, EAST, SOUTH, STAY = range(5)
@@ -279,3 +282,25 @@ def test_a_single_world_tells_success_as_one_value() -> None:
     assert all(told == (False, False, {}) for told in infos[:-1])
     terminated, truncated, info = infos[-1]
     assert terminated and not truncated and info["success"].shape == () and bool(info["success"])
+
+
+def test_only_mazes_that_are_asked_for_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand take seconds, and every job asks for the first to see the spaces."""
+    made: list[int] = []
+    monkeypatch.setattr(maze_runner, "goals", lambda seed, options: made.append(seed) or goals(seed, options))
+    listed = maze_runner.tasks("train", more_train_mazes=900)
+    assert len(listed) == 1000 and made == []
+    environment = EnvironmentSettings(name="maze", world="maze_runner", options={"more_train_mazes": 900})
+    assert facts_of(environment).observation_size == 6 and len(made) == 1
+    assert (listed[-1].index, listed[-1].data["seed"], listed[998].index) == (999, 1899, 998)
+    assert listed[-1] is listed[999] and made[1:] == [1899, 1898]
+    assert [task.index for task in listed[3:9:3]] == [3, 6]
+    with pytest.raises(IndexError):
+        listed[1000]
+
+
+def test_mazes_are_equal_to_a_list_of_them_also_in_another_process() -> None:
+    listed = maze_runner.tasks("eval")
+    sent = pickle.loads(pickle.dumps(listed))
+    assert type(sent) is list and sent == list(listed) == [*listed]
+    assert listed == sent == maze_runner.tasks("eval") != maze_runner.tasks("train") and listed != 3
