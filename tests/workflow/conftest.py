@@ -155,22 +155,23 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the check of the whole configuration leaves, which takes seconds and is the same in all copies."""
+    """A folder with what the check of the configuration and the reading of the code leave: seconds, and the same in all copies."""
 
     def make(folder: Path) -> None:
         copy_of_workflow(folder / "repository")
-        Workflow(folder / "repository", BIN).snakemake("--list-rules")
+        Workflow(folder / "repository", BIN).snakemake("--dry-run", "--quiet", "all", "--config", "figures=demo_all")
 
     return made_once(tmp_path_factory, "checked", make) / "repository/.snakemake"
 
 
 @pytest.fixture(scope="session")
-def finished_once(tmp_path_factory: pytest.TempPathFactory, stand_in: Path) -> tuple[Workflow, list[str]]:
+def finished_once(
+    tmp_path_factory: pytest.TempPathFactory, stand_in: Path, workflow_in: Callable[[Path], Workflow]
+) -> tuple[Workflow, list[str]]:
     """A copy in which all figures of the demo were made with the stand-in, and the commands in the order they ran."""
 
     def make(folder: Path) -> None:
-        copy_of_workflow(folder / "repository")
-        workflow = Workflow(folder / "repository", stand_in)
+        workflow = Workflow(workflow_in(folder / "repository").folder, stand_in)
         workflow.edit("config/config.yaml", "figures: headlines", "figures: demo_all")
         workflow.snakemake("--cores", "1")
 
@@ -201,7 +202,7 @@ def workflow_in(checked: Path) -> Callable[[Path], Workflow]:
     def make(folder: Path) -> Workflow:
         copy_of_workflow(folder)
         (folder / ".snakemake").mkdir()
-        for path in checked.glob("recollect-settings.json*"):
+        for path in checked.glob("recollect-*.json*"):
             shutil.copy2(path, folder / ".snakemake")
         return Workflow(folder, BIN)
 

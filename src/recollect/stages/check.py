@@ -2,8 +2,8 @@
 
 The Snakefile calls `check_once` while it is parsed. Checking imports every algorithm (seconds), so it is done only when
 the configuration or the code differs from what was last found good; where only a scale's file does, of that scale and of those
-that extend it. What it resolves is kept: Snakemake plans with these settings and need not import an algorithm, nor torch, to
-know the defaults.
+that extend it. (What config.yaml chooses is checked each time.) What is resolved is kept: Snakemake plans with these settings
+and need not import an algorithm, nor torch, to know the defaults.
 """
 
 from __future__ import annotations
@@ -162,11 +162,11 @@ def _resolve_vision(scales: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def state() -> str:
     """A hash of all configuration files and of all code."""
-    return digest(f"{_common()} {_of_scales(names('scales'))}")
+    return digest(f"{_common()} {_of_files('config')} {_of_scales(names('scales'))}")
 
 
 def _common() -> str:
-    """The same without the files of scales."""
+    """The same without the files of scales, and without config.yaml, which chooses figures and settles none of them."""
     total = hashlib.sha256()
     searched = [(folder, pattern) for folder in config_folders() for pattern in ("*.yaml", "*.csv")]
     searched += [(folder / package, "*.py") for package, folder in roots().items()]
@@ -175,16 +175,20 @@ def _common() -> str:
         total.update(pattern.encode())
         for path in sorted(folder.rglob(pattern)):
             inside = path.relative_to(folder).as_posix()
-            if not (pattern == "*.yaml" and inside.startswith("scales/")):
+            if inside != "config.yaml" and not (pattern == "*.yaml" and inside.startswith("scales/")):
                 total.update(inside.encode() + b"\0" + hashlib.sha256(readable(path)).digest())
     return total.hexdigest()
 
 
 def _of_scales(scales: Sequence[str]) -> str:
-    """A hash of the files of some scales, in whatever folder they are."""
+    return _of_files(*(f"scales/{scale}" for scale in scales))
+
+
+def _of_files(*files: str) -> str:
+    """A hash of configuration files, named without their suffix, in whatever folder they are."""
     total = hashlib.sha256()
     for folder in config_folders():
-        for path in (folder / f"scales/{scale}.yaml" for scale in scales):
+        for path in (folder / f"{file}.yaml" for file in files):
             found = hashlib.sha256(readable(path)).digest() if path.is_file() else b""
             total.update(path.stem.encode() + b"\0" + found)
     return total.hexdigest()

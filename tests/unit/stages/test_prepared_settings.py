@@ -126,6 +126,8 @@ def test_a_changed_scale_alone_is_checked_again_with_those_that_extend_it(
         for scale, context in contexts.items():
             values = still.prepared(f"{scale} {ROOM} dt")
             assert values["method"]["hyperparameters"]["context"] == context
+    chosen, state = one_figure / "config/config.yaml", check.state()
+    assert check_after(chosen, chosen.read_text().replace("hours: 100", "hours: 99")) == [] and check.state() != state
     method = one_figure / "config/methods/dt.yaml"
     assert check_after(method, method.read_text() + "# again\n") == ["new", "other", "smoke", "wider"]
     (scales / "new.yaml").unlink()
