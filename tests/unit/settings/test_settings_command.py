@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +111,9 @@ def test_lines_are_found_behind_several_anchors(tmp_path: Path) -> None:
     assert [line_of(file, ("three", key)) for key in ("x", "y", "z")] == [1, 3, 6]
 
 
-def test_the_command_prints_them() -> None:
+def test_the_command_prints_them(run_recollect: Callable[..., Any], root: Path) -> None:
     words = ["settings", "--scale", "smoke", "--env", ROOM, "--method", "ad", "--set", "context=9", "--why", "context"]
-    done = subprocess.run([sys.executable, "-m", "recollect.cli", *words], capture_output=True, text=True)
+    done = run_recollect(*words, cwd=root)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "method.hyperparameters.context: 9"
     assert "what it is" in done.stdout.splitlines()[1] and "--set" in done.stdout.splitlines()[2]
