@@ -22,6 +22,9 @@ SCORE_DTYPES: dict[str, str] = {
     "value": "float64",
 }
 SCORE_COLUMNS: list[str] = list(SCORE_DTYPES)
+_DTYPES: dict[str, Any] = {
+    name: pd.StringDtype(na_value=np.nan) if dtype == "str" else np.dtype(dtype) for name, dtype in SCORE_DTYPES.items()
+}
 _TEXTS = [name for name, dtype in SCORE_DTYPES.items() if dtype == "str"]
 LEARNING = "learning"  # the split of evaluations that are made while a run learns
 NOT_ONE = -1  # task or episode of a number that belongs to no single one, e.g. a training loss
@@ -58,8 +61,11 @@ def scores_frame(
     except ValueError as error:
         shapes = {name: np.shape(column) for name, column in zip(SCORE_COLUMNS, given, strict=True)}
         raise ValueError(f"score columns do not fit together: {shapes}") from error
-    frame = pd.DataFrame({name: array.reshape(-1) for name, array in zip(SCORE_COLUMNS, arrays, strict=True)})
-    return check_scores(frame, where="score rows")
+    columns = {name: array.reshape(-1) for name, array in zip(SCORE_COLUMNS, arrays, strict=True)}
+    typed = {name: column for name, array in columns.items() if (column := _typed(name, array)) is not None}
+    if len(typed) == len(columns):
+        return pd.DataFrame(typed)
+    return check_scores(pd.DataFrame(columns), where="score rows")
 
 
 def check_scores(frame: pd.DataFrame, *, where: object) -> pd.DataFrame:
@@ -68,7 +74,7 @@ def check_scores(frame: pd.DataFrame, *, where: object) -> pd.DataFrame:
     `value` may be NaN (a loss that diverged), nothing else may.
     """
     # Most frames were checked already, and figures read hundreds of them.
-    is_typed = frame.dtypes.to_dict() == {name: _dtype(name) for name in SCORE_COLUMNS}
+    is_typed = frame.dtypes.to_dict() == _DTYPES
     if is_typed and list(frame) == SCORE_COLUMNS and not any(frame[name].hasnans for name in _TEXTS):
         return frame.reset_index(drop=True)
     do = f"a score table has exactly the columns {', '.join(SCORE_COLUMNS)}"
@@ -86,12 +92,19 @@ def concat_scores(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """The rows of all frames one after the other; without frames, an empty score table."""
     checked = [check_scores(frame, where="score rows") for frame in frames]
     if not checked:
-        return pd.DataFrame({name: pd.Series(dtype=_dtype(name)) for name in SCORE_COLUMNS})
+        return pd.DataFrame({name: pd.Series(dtype=_DTYPES[name]) for name in SCORE_COLUMNS})
     return pd.concat(checked, ignore_index=True)
 
 
-def _dtype(name: str) -> Any:
-    return pd.StringDtype(na_value=np.nan) if SCORE_DTYPES[name] == "str" else np.dtype(SCORE_DTYPES[name])
+def _typed(name: str, array: np.ndarray) -> Any:
+    """A new column of a numpy array [N] that is plainly of its type, in a fifth of the time of a check; else None."""
+    kind, wanted = array.dtype.kind, _DTYPES[name]
+    if SCORE_DTYPES[name] == "str":
+        return pd.array(array, dtype=wanted) if kind == "U" else None
+    if kind not in ("iuf" if name == "value" else "iu"):
+        return None
+    column = array.astype(wanted)
+    return column if name == "value" or np.array_equal(column, array) else None
 
 
 def _column(series: pd.Series, name: str, where: object) -> pd.Series:
@@ -99,15 +112,15 @@ def _column(series: pd.Series, name: str, where: object) -> pd.Series:
     do = f"give {name} as {wanted}"
     if wanted != "float64" and series.isna().any():
         raise UserError(f"column '{name}' has empty cells", where=where, do=do)
-    if series.dtype == _dtype(name):
+    if series.dtype == _DTYPES[name]:
         return series
     if wanted == "str":
         if not pd.api.types.is_string_dtype(series) and len(series):
             raise UserError(f"column '{name}' holds {series.dtype}, not text", where=where, do=do)
-        return series.astype(_dtype(name))
+        return series.astype(_DTYPES[name])
     if not (pd.api.types.is_numeric_dtype(series) or pd.api.types.is_bool_dtype(series)) and len(series):
         raise UserError(f"column '{name}' holds {series.dtype}, not numbers", where=where, do=do)
-    converted = series.astype(_dtype(name))
+    converted = series.astype(_DTYPES[name])
     if wanted != "float64" and not np.array_equal(converted.to_numpy(), series.to_numpy()):
         raise UserError(f"column '{name}' holds numbers that are not {wanted}", where=where, do=do)
     return converted

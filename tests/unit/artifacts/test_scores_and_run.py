@@ -496,3 +496,31 @@ def test_progress_starts_where_the_run_resumed(tmp_path: Path) -> None:
     run.resume()
     progress = run.progress(100, "train", "updates")
     assert (progress.start, progress.total, progress.unit) == (40, 100, "updates")
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"step": 128, "split": "train", "metric": ["loss", "kl"], "value": np.arange(2.0)},
+        {"step": np.int32(5), "split": "eval", "task": np.arange(3)[:, None], "metric": "return", "value": np.zeros((3, 4), np.float32)},
+        {"step": np.uint8(1), "split": np.array(["a", "b"], object), "metric": "", "value": np.nan},
+        {"step": True, "split": "a", "metric": "m", "value": 3},
+        {"step": 2.0, "split": "a", "metric": "m", "value": True},
+        {"step": [], "split": "a", "metric": "m", "value": []},
+    ],
+)  # fmt: skip
+def test_rows_that_are_built_as_they_should_be_are_what_a_check_makes_of_them(columns: dict[str, Any]) -> None:
+    found = scores_frame(**columns)
+    given = {"env": "", "method": "", "seed": -1, "task": -1, "episode": -1, **columns}
+    arrays = np.broadcast_arrays(*(np.asarray(given[name]) for name in SCORE_COLUMNS))
+    frame = pd.DataFrame({name: array.reshape(-1) for name, array in zip(SCORE_COLUMNS, arrays, strict=True)})
+    pd.testing.assert_frame_equal(found, check_scores(frame, where="rows"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"step": 1.5}, "numbers that are not int64"), ({"task": 2**40}, "not int32"), ({"split": 3}, "not text"), ({"value": "x"}, "not numbers")],
+)  # fmt: skip
+def test_a_row_of_another_type_is_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        scores_frame(**{"step": 1, "split": "a", "metric": "m", "value": 0.0, **wrong})
