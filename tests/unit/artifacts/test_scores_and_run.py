@@ -502,13 +502,19 @@ def test_progress_starts_where_the_run_resumed(tmp_path: Path) -> None:
     "columns",
     [
         {"step": 128, "split": "train", "metric": ["loss", "kl"], "value": np.arange(2.0)},
-        {"step": np.int32(5), "split": "eval", "task": np.arange(3)[:, None], "metric": "return", "value": np.zeros((3, 4), np.float32)},
+        {
+            "step": np.int32(5),
+            "split": "eval",
+            "task": np.arange(3)[:, None],
+            "metric": "return",
+            "value": np.zeros((3, 4), np.float32),
+        },
         {"step": np.uint8(1), "split": np.array(["a", "b"], object), "metric": "", "value": np.nan},
         {"step": True, "split": "a", "metric": "m", "value": 3},
         {"step": 2.0, "split": "a", "metric": "m", "value": True},
         {"step": [], "split": "a", "metric": "m", "value": []},
     ],
-)  # fmt: skip
+)
 def test_rows_that_are_built_as_they_should_be_are_what_a_check_makes_of_them(columns: dict[str, Any]) -> None:
     found = scores_frame(**columns)
     given = {"env": "", "method": "", "seed": -1, "task": -1, "episode": -1, **columns}
@@ -519,8 +525,13 @@ def test_rows_that_are_built_as_they_should_be_are_what_a_check_makes_of_them(co
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
-    [({"step": 1.5}, "numbers that are not int64"), ({"task": 2**40}, "not int32"), ({"split": 3}, "not text"), ({"value": "x"}, "not numbers")],
-)  # fmt: skip
+    [
+        ({"step": 1.5}, "numbers that are not int64"),
+        ({"task": 2**40}, "not int32"),
+        ({"split": 3}, "not text"),
+        ({"value": "x"}, "not numbers"),
+    ],
+)
 def test_a_row_of_another_type_is_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
         scores_frame(**{"step": 1, "split": "a", "metric": "m", "value": 0.0, **wrong})
