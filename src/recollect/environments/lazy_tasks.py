@@ -45,6 +45,12 @@ class LazyTasks(Sequence[Task]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __add__(self, others: Sequence[Task]) -> list[Task]:
+        return [*self, *others]
+
+    def __radd__(self, others: Sequence[Task]) -> list[Task]:
+        return [*others, *self]
+
     def __reduce__(self) -> Any:
         """Another process gets them as a list."""
         return list, (list(self),)

@@ -303,4 +303,5 @@ def test_mazes_are_equal_to_a_list_of_them_also_in_another_process() -> None:
     listed = maze_runner.tasks("eval")
     sent = pickle.loads(pickle.dumps(listed))
     assert type(sent) is list and sent == list(listed) == [*listed]
+    assert listed + listed == sent + listed == listed + sent == sent + sent
     assert listed == sent == maze_runner.tasks("eval") != maze_runner.tasks("train") and listed != 3
