@@ -218,13 +218,11 @@ def check_once() -> None:
     good = _good(common)
     unchecked = [scale for scale in names("scales") if scale not in good]
     if unchecked:
-        chains = {scale: extended_scales(scale) for scale in unchecked}
-        states = {scale: _of_scales(chain) for scale, chain in chains.items()}
-        made: dict[str, dict[str, Any]] = {scale: {} for scale in chains}
+        for scale in unchecked:
+            chain = extended_scales(scale)
+            good[scale] = {"scales": chain, "state": _of_scales(chain), "made": {}}
         for of, settings in resolve_all(unchecked).items():
-            made[of.split()[0]][of] = settings
-        for scale, chain in chains.items():
-            good[scale] = {"scales": chain, "state": states[scale], "made": made[scale]}
+            good[of.split()[0]]["made"][of] = settings
         write_json(KEPT, {"state": common, "made": good}, kind="resolved settings", compact=True)
     _prepare(good)
 
