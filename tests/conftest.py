@@ -38,11 +38,41 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ["RECOLLECT_MINE"] = "no_own_code"
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A test that names parameters in `@pytest.mark.quick` is slow with all others.
+
+    Raises:
+        pytest.UsageError: a name that is of none of its parameters; seen where whole files are collected.
+    """
+    missing: dict[tuple[str, str], set[str]] = {}
+    for item in items:
+        if (quick := item.get_closest_marker("quick")) is None:
+            continue
+        assert isinstance(item, pytest.Function)
+        names = missing.setdefault((item.location[0], item.originalname), set(quick.args))
+        if item.callspec.id in quick.args:
+            names.remove(item.callspec.id)
+        else:
+            item.add_marker("slow")
+    if not any("::" in argument for argument in config.args):
+        for (file, test), names in missing.items():
+            if names:
+                raise pytest.UsageError(
+                    f"{file}: {test} has no parameters {sorted(names)}, which its mark `quick` names"
+                )
+
+
+# Until all tests are collected: that was a third of the time of collecting in a fresh clone.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """What stands now, stays: so no collection of garbage looks through all modules and tests again, for a fifth of a second.
 
     It looks among what is new more seldom, too: that was 2 to 5 % of the time of tests that draw and inspect.
     """
+    gc.enable()
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000)
@@ -133,9 +163,9 @@ def recollect(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> 
 
 
 def threads_of(arguments: tuple[str, ...]) -> list[str]:
-    """One thread for the commands that take `--threads`."""
+    """One thread for the commands that take `--threads`, where the test says no number."""
     stages = {"generate", "embed", "index", "train", "evaluate"}
-    return ["--threads", "1"] if arguments and arguments[0] in stages else []
+    return ["--threads", "1"] if arguments and arguments[0] in stages and "--threads" not in arguments else []
 
 
 @pytest.fixture

@@ -73,6 +73,20 @@ def stepped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("name", QUICK)
+@pytest.mark.quick(
+    "stepping",
+    "histories",
+    "acting",
+    "online",
+    "training",
+    "windows",
+    "trajectories",
+    "search",
+    "history_vectors",
+    "hopfield",
+    "frozen_models",
+    "bfloat16",
+)
 def test_both_ways_give_the_same_result_and_can_be_timed(
     name: str, stepped: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -360,6 +360,7 @@ def test_words_that_would_do_nothing_are_refused(words: list[str], capsys: pytes
     assert "--of" in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_each_timed_job_is_reckoned_from_the_others_of_its_kind_and_not_from_itself(workdir: Path) -> None:
     """All are as fast as the rule says, but for one, which is off and puts off the job that it is nearest to."""
     machine = machines.machines()["cuda"]

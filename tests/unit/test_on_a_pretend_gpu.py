@@ -104,6 +104,7 @@ def test_an_update_of_amago_never_waits(tmp_path: Path) -> None:
     assert waits[6] == waits[12] > 0  # an epoch's row is read
 
 
+@pytest.mark.slow
 def test_a_training_step_of_radt_waits_for_its_exact_search_alone(tmp_path: Path) -> None:
     class Watch(supervised.Watch):
         def due(self, step: int, every: int) -> bool:
@@ -170,6 +171,7 @@ def test_an_update_of_ppo_never_waits(method: str, tmp_path: Path) -> None:
     assert any(step.graph is not None for step in trainer.graph.minibatch.steps.values())
 
 
+@pytest.mark.slow
 def test_a_rollout_of_helms_seeds_waits_for_nothing_but_what_agents_say(tmp_path: Path, replays: list[Any]) -> None:
     """They are two groups, so that the host never waits for a group while there is nothing for the GPU to do."""
     changes = {"language_model": "random-transfo-xl"}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,53 +61,6 @@ def refused(run: Run, folder: Path, command: list[str], *parts: str, **keywords:
     for part, line in zip(parts, said, strict=False):
         assert re.search(part, line), f"{part!r} is not in {line!r}"
     assert files(folder) == before
-
-
-STARTER = """
-import json, os, sys, traceback
-import torch, recollect.cli
-from recollect.stages import embed, evaluate, figure, generate, train
-for line in sys.stdin:
-    order = json.loads(line)
-    if child := os.fork():
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-        continue
-    os.chdir(order["cwd"])
-    os.environ.update(order["env"])
-    for number in (1, 2):
-        os.dup2(os.open(order["said"][number - 1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    sys.argv = ["recollect", *order["arguments"]]
-    code = 0
-    try:
-        recollect.cli.main()
-    except SystemExit as end:
-        code = end.code
-    except BaseException:
-        traceback.print_exc()
-        code = 1
-    sys.stdout.flush()
-    os._exit(code)  # without taking torch down piece by piece
-"""
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """Runs a command as `run_recollect` does, in a process of its own; but Python and torch are started only once."""
-    said = [tmp_path_factory.mktemp("said") / name for name in ("out", "err")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", STARTER], env=environment, **pipes) as starter:
-        assert starter.stdin is not None and starter.stdout is not None
-
-        def ran(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-            order = {"arguments": arguments, "cwd": str(cwd), "env": env or {}, "said": [str(path) for path in said]}
-            starter.stdin.write(json.dumps(order) + "\n")  # type: ignore[union-attr]
-            starter.stdin.flush()  # type: ignore[union-attr]
-            code = int(starter.stdout.readline())  # type: ignore[union-attr]
-            return subprocess.CompletedProcess(arguments, code, *(path.read_text() for path in said))
-
-        yield ran
-        starter.stdin.close()
 
 
 @pytest.fixture
@@ -297,12 +248,28 @@ CONFIGURATION: dict[str, tuple[Change | None, list[str], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", list(CONFIGURATION))
-def test_a_mistake_is_said_before_any_work(case: str, folder: Path, run: Run) -> None:
+@pytest.mark.quick(
+    "key of a method",
+    "option of a world",
+    "type of a number",
+    "method",
+    "environment",
+    "scale",
+    "figure",
+    "file that is not YAML",
+    "file that is not text",
+    "key that stands twice",
+    "histories",
+    "policy",
+    "device",
+    "GPU where there is none",
+)
+def test_a_mistake_is_said_before_any_work(case: str, folder: Path, run_recollect: Run) -> None:
     change, command, parts = CONFIGURATION[case]
     if change is not None:
         change(folder)
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if "cuda" in command else {}
-    refused(run, folder, command, *parts, env=hidden)
+    refused(run_recollect, folder, command, *parts, env=hidden)
 
 
 @pytest.mark.parametrize(
@@ -333,17 +300,19 @@ def test_the_installed_command_says_the_same(case: str, folder: Path) -> None:
         (["trian"], "No such command 'trian'"),
     ],
 )
-def test_a_wrong_command_line_says_how_it_is_used(command: list[str], message: str, folder: Path, run: Run) -> None:
+def test_a_wrong_command_line_says_how_it_is_used(
+    command: list[str], message: str, folder: Path, run_recollect: Run
+) -> None:
     before = files(folder)
-    done = run(*command, cwd=folder)
+    done = run_recollect(*command, cwd=folder)
     assert done.returncode == 2
     said = " ".join(re.sub(r"[│╭╮╰╯─]", " ", done.stderr).split())
     assert message in said and "Usage:" in said and "Traceback" not in said
     assert files(folder) == before
 
 
-def test_a_batch_that_no_memory_holds_is_a_message(smoke_workdir: Path, run: Run) -> None:
-    done = run("train", *DT, "--set", f"optimisation.batch_size={10**15}", cwd=smoke_workdir)
+def test_a_batch_that_no_memory_holds_is_a_message(smoke_workdir: Path, run_recollect: Run) -> None:
+    done = run_recollect("train", *DT, "--set", f"optimisation.batch_size={10**15}", cwd=smoke_workdir)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert re.search(r"error: memory does not suffice\n.*Unable to allocate .*\n  to do: .*batch_size", done.stderr)
     assert not list(smoke_workdir.glob("results/smoke/runs/*/*batch_size*/**/policy*"))
@@ -438,7 +407,8 @@ WRONG_FILES: dict[str, tuple[Change, list[str], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", list(WRONG_FILES))
-def test_wrong_files_are_refused(case: str, smoke_workdir: Path, run: Run) -> None:
+@pytest.mark.quick("truncated histories", "corrupted policy", "histories of a larger room")
+def test_wrong_files_are_refused(case: str, smoke_workdir: Path, run_recollect: Run) -> None:
     change, command, parts = WRONG_FILES[case]
     change(smoke_workdir)
-    refused(run, smoke_workdir, command, *parts)
+    refused(run_recollect, smoke_workdir, command, *parts)

@@ -51,6 +51,7 @@ def paper(finished_once: Any) -> list[str]:
     return jobs(finished_once[0], *PAPER)
 
 
+@pytest.mark.slow
 def test_a_run_with_its_scores_is_one_submission_and_a_memory_another(untouched: Any) -> None:
     all_of_it = ("--config", "scale=smoke", "figures=demo_all")
     rules = Counter(line.split()[0] for line in untouched.planned(*all_of_it))

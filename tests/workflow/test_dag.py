@@ -74,6 +74,7 @@ def test_garbage_is_looked_for_rarely_while_it_plans(untouched: Any) -> None:
     asks.unlink()
 
 
+@pytest.mark.slow
 def test_words_and_time_stamps_rerun_nothing(finished: Any) -> None:
     finished.edit("src/recollect/radt/dt.py", '"""', '"""Other words. ')
     finished.edit("src/recollect/memory_rl/dqn.py", '"""', '"""Other words. ')
@@ -148,6 +149,7 @@ def test_an_added_seed_trains_alone(finished: Any) -> None:
     assert planned == sorted([FIGURE, played, *(f"run {ROOM} {m} 77" for m in methods)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["pdf", pytest.param("csv", marks=pytest.mark.slow)])
 def test_a_figure_with_a_deleted_file_is_redrawn_alone(finished: Any, suffix: str) -> None:
     (finished.folder / f"results/demo/figures/radt_dark_room_10x10.{suffix}").unlink()
@@ -155,6 +157,7 @@ def test_a_figure_with_a_deleted_file_is_redrawn_alone(finished: Any, suffix: st
     assert finished.ran() == [FIGURE]
 
 
+@pytest.mark.slow
 def test_changed_bytes_of_an_artifact_reach_all_that_read_it(finished: Any) -> None:
     """Which then stops with the message of a corrupted file: a manifest says what the bytes were."""
     policy = finished.folder / f"results/demo/runs/{ROOM}/dt/seed_0/policy.safetensors"
@@ -204,6 +207,7 @@ def test_a_figure_of_traces_inspects_its_runs_and_nothing_else(untouched: Any) -
     )
 
 
+@pytest.mark.slow
 def test_a_variant_trains_what_differs_and_shares_the_rest(untouched: Any) -> None:
     runs = f"results/demo/runs/{ROOM}"
     assert untouched.planned(f"{runs}/radt.every_25/seed_0/scores.parquet") == [f"evaluate {ROOM} radt.every_25 0"]
@@ -295,6 +299,7 @@ def test_the_report_of_another_scale_has_the_pages_of_that_scale(untouched: Any)
     assert "--scale demo" not in untouched.snakemake("--dry-run", "--forceall", "results/smoke/report.html")
 
 
+@pytest.mark.slow
 def test_the_report_has_the_inspection_pages_of_figures_of_traces(finished: Any) -> None:
     finished.snakemake("--cores", "1", "--config", "figures=radt_attention", "--", "report")
     room = f"{ROOM} radt"

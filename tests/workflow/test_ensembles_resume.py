@@ -81,6 +81,7 @@ def test_a_killed_ensemble_goes_on_and_ends_with_the_same_bytes(
     assert outputs(folder, pair) == outputs(whole, pair)
 
 
+@pytest.mark.slow
 def test_a_seed_that_another_process_trains_is_left_to_it_and_the_others_are_trained(folder: Path) -> None:
     from recollect.artifacts.lock import run_lock
 

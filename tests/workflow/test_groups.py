@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 FILE = """
 import os, pathlib, pytest
@@ -18,6 +20,7 @@ def test_shares(number):
 """
 
 
+@pytest.mark.slow
 def test_tests_of_one_group_run_in_one_process(tmp_path: Path) -> None:
     """pytest 9.2 ended that: pytest-xdist 3.8 writes the group where 9.2 no longer looks."""
     (whole,) = re.findall(r"^test-all:.*\n\t\$\(TEST\) (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)

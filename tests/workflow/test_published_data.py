@@ -18,6 +18,7 @@ def planned(make: Callable[[str], Any], name: str, folder: str) -> list[str]:
     return workflow.planned(HISTORIES)
 
 
+@pytest.mark.slow
 def test_published_data_are_fetched_once_before_histories_are_read(real_workflow: Callable[[str], Any]) -> None:
     commands = planned(real_workflow, "hub", "data/published/dark_room/10x10")
     assert commands == ["fetch --data dark_room", "generate dark_room_10x10"]

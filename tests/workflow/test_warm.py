@@ -150,6 +150,7 @@ def run_files(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in sorted(run.iterdir()) if not file.name.startswith(".")}
 
 
+@pytest.mark.slow
 def test_a_forked_job_writes_the_same_bytes(smoke_workdir: Path, tmp_path: Path, warm: dict[str, str]) -> None:
     alone = tmp_path / "alone"
     shutil.copytree(smoke_workdir, alone)
@@ -254,6 +255,7 @@ def test_an_error_of_a_forked_job_reaches_its_caller(workdir: Path, warm: dict[s
     assert "error: " in done.stderr and "to do: " in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_a_job_ends_with_its_caller_and_goes_on_later(
     number: signal.Signals, smoke_workdir: Path, tmp_path: Path, warm: dict[str, str]

@@ -149,6 +149,7 @@ def test_corruption_that_snakemake_does_not_see_is_named(sealed: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_unknown_figure_is_refused(sealed_once: Any) -> None:
     said = why(sealed_once, "radt_dark_rom_10x10", check=False)
     assert "did you mean 'radt_dark_room_10x10'?" in said and "Traceback" not in said

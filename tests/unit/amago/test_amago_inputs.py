@@ -61,6 +61,11 @@ def world_of(world: tuple[str, dict[str, Any]], count: int = 2) -> Any:
         ("bits", amago_multi_task),
     ],
 )
+@pytest.mark.quick(
+    "image, numbers and goals-recollect.amago.amago",
+    "continuous-recollect.amago.amago",
+    "bits-recollect.amago.amago_multi_task",
+)
 def test_it_trains_and_a_stopped_run_goes_on_to_the_bit(case: str, module: Any, tmp_path: Path) -> None:
     world, changes = CASES[case]
     settings = settings_of(

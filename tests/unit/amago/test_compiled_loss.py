@@ -82,6 +82,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     return seen
 
 
+@pytest.mark.slow
 def test_without_a_compiler_one_warning_says_so_and_updates_are_what_they_were(
     gpu: PretendGpu, replays: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -98,6 +99,7 @@ def test_without_a_compiler_one_warning_says_so_and_updates_are_what_they_were(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [amago, pytest.param(amago_multi_task, marks=pytest.mark.slow)])
 def test_the_loss_of_graphs_alone_is_compiled_and_to_try_it_changes_nothing(
     module: Any, gpu: PretendGpu, calls: list[Any], replays: list[Any], monkeypatch: pytest.MonkeyPatch
@@ -114,6 +116,7 @@ def test_the_loss_of_graphs_alone_is_compiled_and_to_try_it_changes_nothing(
     assert len(set(replays)) == 2
 
 
+@pytest.mark.slow
 def test_a_loss_that_cannot_be_compiled_or_captured_is_left_as_it_is(
     gpu: PretendGpu, replays: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

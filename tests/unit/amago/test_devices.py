@@ -71,6 +71,7 @@ def nothing_is_torn(folder: Path) -> None:
         verify(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("world", "changes"),
     [
@@ -180,6 +181,7 @@ def test_where_a_device_dies_the_run_ends_within_seconds_and_goes_on_to_the_bit(
     assert not torch.distributed.is_initialized()
 
 
+@pytest.mark.slow
 def test_a_device_that_cannot_begin_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "NAME", "amago device that fails")
     settings = settings_of(**TWO)

@@ -351,6 +351,11 @@ def test_policies_are_kept_every_so_many_epochs_whatever_the_checkpoints(tmp_pat
     ],
 )
 @pytest.mark.parametrize("module", [amago, amago_multi_task])
+@pytest.mark.quick(
+    "recollect.amago.amago-world0-changes0",
+    "recollect.amago.amago-world2-changes2",
+    "recollect.amago.amago_multi_task-world3-changes3",
+)
 def test_a_stopped_run_goes_on_to_the_bit(world: Any, changes: dict[str, Any], module: Any, tmp_path: Path) -> None:
     settings = settings_of(world, module=module, steps_per_epoch=14, **changes)
     goes_on_to_the_bit(module, settings, tmp_path)

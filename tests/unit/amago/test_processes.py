@@ -63,6 +63,7 @@ def test_a_collector_plays_a_world_whose_environments_are_processes(tmp_path: Pa
     assert not amago_processes.running()
 
 
+@pytest.mark.slow
 def test_a_killed_collector_is_noticed_and_tears_no_file(tmp_path: Path) -> None:
     settings = settings_of(processes=2, epochs=100_000, updates_per_epoch=1, steps_per_epoch=12, evaluate_every=100_000)
     folder = tmp_path / "checkpoints" / "buffer" / "fifo"

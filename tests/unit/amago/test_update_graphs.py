@@ -89,6 +89,7 @@ def assert_near(found: Any, expected: Any) -> None:
         pytest.param(amago_multi_task, "continuous", {"filter": "exp", "online_coefficient": 1.0}, marks=SLOW),
     ],
 )
+@pytest.mark.quick("recollect.amago.amago-discrete-changes0", "recollect.amago.amago_multi_task-discrete-changes8")
 def test_updates_as_graphs_equal_updates_without(
     module: Any, kind: str, changes: dict[str, Any], gpu: PretendGpu, replays: list[Any]
 ) -> None:
@@ -102,6 +103,7 @@ def test_updates_as_graphs_equal_updates_without(
     assert at_the_end == {"learning_rate", *(() if "fake_filter" in changes else FURTHER)}
 
 
+@pytest.mark.slow
 def test_dropout_is_what_it_is_without_graphs(
     gpu: PretendGpu, replays: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +132,7 @@ def test_each_shape_of_batches_is_a_graph_up_to_a_bound_and_others_are_updates_a
         assert len(replays) == sum(times - WARM_UP for times in (12, 12, 6)[:most])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lengths", "graphs"),
     [
@@ -204,6 +207,7 @@ def test_on_a_cpu_there_are_no_graphs_and_the_step_size_is_a_number() -> None:
     assert agent.graphs is None and agent.optimiser.rate is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("world", "module"),
     [(ROOM, amago_multi_task), *(pytest.param(world, amago, marks=SLOW) for world in (MAZE, GOALS))],

@@ -49,6 +49,7 @@ def ways(size: int, count: int) -> np.ndarray:
     return np.array(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "horizon", "chance", "mean", "longest", "mazes"),
     [(11, 250, 0.23, 14.4, 56, 900), pytest.param(15, 400, 0.14, 23.3, 79, 300, marks=pytest.mark.slow)],

@@ -57,6 +57,7 @@ def returns(count: int, informed: bool, **options: Any) -> np.ndarray:
     ("timing", "size", "uniform", "best"),
     [("seed", 9, 2.66, 98.5), ("seed", 8, 3.30, 111.8), ("head", 9, 2.58, 88.7), ("head", 8, 3.31, 98.5)],
 )
+@pytest.mark.quick("seed-9-2.66-98.5")
 def test_random_and_informed_returns_are_those_of_the_specification(
     timing: str, size: int, uniform: float, best: float
 ) -> None:

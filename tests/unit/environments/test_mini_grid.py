@@ -52,6 +52,7 @@ def eager(rng: np.random.Generator, env: Any) -> int:
 @pytest.mark.parametrize(
     "task", [*TASKS, "MemoryS7", "MemoryS5", "ObstructedMaze-2Dlh", "LavaCrossingS9N2", "Fetch-8x8-N3"]
 )
+@pytest.mark.quick("KeyCorridorS3R1", "MemoryS11", "RedBlueDoors-6x6", "Unlock", "ObstructedMaze-2Dlh")
 def test_images_rewards_and_ends_are_those_of_the_packages_wrappers(task: str) -> None:
     world, others = make(task, [0, 1, 2]), [plain(task) for _ in range(3)]
     seen, _ = world.reset()

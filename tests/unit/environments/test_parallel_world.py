@@ -85,6 +85,7 @@ def sampled(world: World, step: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", HERE)
+@pytest.mark.quick("dark_room", "visual_match")
 def test_every_instance_plays_what_it_plays_in_one_process(name: str) -> None:
     """Observations, rewards, ends and what is said besides; with episodes begun one by one, and after a resume."""
     alone, together = both(name)
@@ -165,6 +166,7 @@ def test_what_a_world_refuses_is_refused_in_its_words() -> None:
         ParallelWorld("dark_room", {"width": -1}, tasks, np.arange(2, dtype=np.uint64), 2)
 
 
+@pytest.mark.slow
 def test_slow_worlds_are_dealt_out_where_a_job_has_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = registry.tasks("dark_room", {}, "train")[:3]
 
@@ -262,6 +264,7 @@ def several(name: str, count: int, rows: int) -> tuple[list[World], list[World]]
 
 
 @pytest.mark.parametrize("rows", [1, 3, 16])
+@pytest.mark.quick("3")
 def test_worlds_that_are_stepped_in_turn_play_what_they_play_one_after_the_other(rows: int) -> None:
     """Images of sixteen games are more than a connection holds, so processes wait with their answers until these are read."""
     alone, together = several("mini_grid", 5, rows)

@@ -87,6 +87,7 @@ def test_walls_that_grow_for_longer_than_their_first_numbers_are_the_same(monkey
         assert (random_maze.maze(seed, 15) == plain_maze(seed, 15)).all()
 
 
+@pytest.mark.slow
 def test_sizes_start_cells_and_goals_are_drawn_as_published() -> None:
     world = make(4200)
     world.reset()

@@ -188,6 +188,7 @@ def test_a_killed_parent_leaves_no_worker() -> None:
     assert gone_within(pid, 10)
 
 
+@pytest.mark.slow
 def test_a_killed_parent_leaves_no_worker_even_where_a_child_holds_its_connection() -> None:
     code = PARENT.replace(
         "time.sleep(600)", "import os\nif os.fork() == 0:\n    time.sleep(20)\n    os._exit(0)\ntime.sleep(600)"

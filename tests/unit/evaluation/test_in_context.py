@@ -121,6 +121,7 @@ def settings_of(room: Any, method: str) -> Any:
 
 @pytest.mark.parametrize("tokens", ["merged", "interleaved"])
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.quick("dt-merged", "ad-interleaved", "radt-merged")
 def test_all_tasks_in_one_batch_equal_each_task_alone(tiny: Any, method: str, tokens: str) -> None:
     room = tiny(tokens=tokens)
     tasks = registry.tasks("dark_room", room.environment.options, "train")[1:6]

@@ -67,6 +67,16 @@ def drawn_table(figure: FigureSpec) -> pd.DataFrame:
         *(pytest.param(n, marks=pytest.mark.slow) for n in FIGURES if n in LARGE),
     ],
 )
+@pytest.mark.quick(
+    "amago_2_meta_world",
+    "amago_ablations",
+    "amago_alchemy",
+    "amago_dark_key_door",
+    "amago_gym",
+    "amago_instructions",
+    "amago_retro",
+    "amago_wind",
+)
 def test_a_figure_is_drawn_with_its_published_values(name: str, workdir: Path) -> None:
     figure = spec_of("paper", name)
     table = drawn_table(figure)

@@ -185,6 +185,15 @@ OF_LENGTHS = [name for name in names("figures") if figure_settings("paper", name
 
 @pytest.mark.parametrize("place", [0, -1])
 @pytest.mark.parametrize("name", OF_LENGTHS)
+@pytest.mark.quick(
+    "amago_tmaze-0",
+    "memory_rl_active_tmaze--1",
+    "memory_rl_encoders-0",
+    "memory_rl_key_to_door--1",
+    "memory_rl_layers_passive_tmaze-0",
+    "memory_rl_visual_match--1",
+    "memory_rl_visual_match_returns-0",
+)
 def test_a_figure_that_is_narrowed_to_one_environment_is_drawn(name: str, place: int) -> None:
     spec = spec_of("paper", name)
     env, method = spec.environments[place], spec.methods[0]

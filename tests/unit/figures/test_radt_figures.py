@@ -118,6 +118,14 @@ def cell(scores: pd.DataFrame, **of: Any) -> pd.DataFrame:
 
 @pytest.mark.filterwarnings("error:constrained_layout not applied")  # by published values far beyond the axis
 @pytest.mark.parametrize("name", MINE)
+@pytest.mark.quick(
+    "radt_training_curve",
+    "radt_maze_runner",
+    "radt_200_trials",
+    "radt_language_models",
+    "radt_meta_world",
+    "radt_dmcontrol",
+)
 def test_every_figure_of_the_config_is_drawn_with_its_published_values(name: str, workdir: Path) -> None:
     figure = quick(spec_of("paper", name))
     if figure_reads("paper", name) == "speeds":
@@ -141,6 +149,7 @@ def test_every_figure_of_the_config_is_drawn_with_its_published_values(name: str
 
 
 @pytest.mark.parametrize("name", ["radt_ablations", "radt_efficiency", "radt_maze_runner_curves", "radt_procgen"])
+@pytest.mark.quick("radt_maze_runner_curves", "radt_procgen")
 def test_no_text_overlaps_and_none_leaves_the_page(name: str, workdir: Path) -> None:
     figure = quick(spec_of("paper", name))
     splits, metrics = ("eval", "train", "seen", "unseen"), ("return", "hns")

@@ -493,6 +493,7 @@ def test_render_writes_four_sealed_files_that_agree(tmp_path: Path) -> None:
     assert "actual about 86 %" in manifest["caption"] and manifest["warnings"]
 
 
+@pytest.mark.slow
 def test_the_same_scores_give_the_same_bytes_in_any_process(tmp_path: Path) -> None:
     files = write_scores(tmp_path, tmaze_scores())
     spec = tmp_path / "spec.json"

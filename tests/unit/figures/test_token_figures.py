@@ -112,6 +112,7 @@ def test_what_cannot_be_shown_is_refused(kind: str, trace: Any, changes: dict[st
     "scale", ["demo", *(pytest.param(name, marks=pytest.mark.slow) for name in ("smoke", "paper"))]
 )
 @pytest.mark.parametrize("name", ["helm_tokens", "helm_distances"])
+@pytest.mark.quick("helm_tokens-demo")
 def test_the_configured_figures_are_drawn_from_traces_of_one_seed(name: str, scale: str, workdir: Path) -> None:
     figure = spec_of(scale, name)
     assert figure_reads(scale, name) == "traces" and len(figure.seeds) == 1

@@ -121,6 +121,7 @@ def assert_near(some: Company, others: Company) -> None:
         np.testing.assert_allclose(rows["value"], wanted["value"], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_seeds_whose_games_other_processes_play_see_and_learn_the_same(
     tmp_path: Path, in_other_processes: Callable[[str], None]
 ) -> None:
@@ -253,6 +254,7 @@ def groups(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.usefixtures("groups")
 @pytest.mark.parametrize(("method", "chosen"), [("ppo_cnn", {"keep_best": True}), ("ppo_lstm", {})])
+@pytest.mark.quick("2-ppo_lstm-chosen1")
 def test_runs_without_a_language_model_end_with_the_bytes_of_the_runs_alone(
     method: str, chosen: dict[str, Any], inputs: Inputs, tmp_path: Path
 ) -> None:
@@ -266,6 +268,7 @@ def test_runs_without_a_language_model_end_with_the_bytes_of_the_runs_alone(
 
 @pytest.mark.usefixtures("groups")
 @pytest.mark.parametrize("method", ["helm", "helmv2", "shelm"])
+@pytest.mark.quick("1-shelm", "2-helm")
 def test_runs_with_a_language_model_have_the_rows_and_the_policies_of_the_runs_alone(
     method: str, inputs: Inputs, tmp_path: Path
 ) -> None:
@@ -320,6 +323,7 @@ def test_while_one_group_is_read_for_the_other_one_plays(
     assert done == [*two, *one] * 16
 
 
+@pytest.mark.slow
 def test_on_a_gpu_a_rollout_waits_for_nothing_but_what_agents_say(inputs: Inputs, tmp_path: Path) -> None:
     wanted = alone("helm", tmp_path / "alone", inputs)
     with PretendGpu() as gpu:
@@ -355,6 +359,7 @@ def test_new_images_of_all_seeds_are_read_at_once(
 
 
 @pytest.mark.usefixtures("groups")
+@pytest.mark.quick("1")
 def test_where_what_was_read_breaks_one_run_the_others_go_on(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -379,6 +384,7 @@ def test_where_what_was_read_breaks_one_run_the_others_go_on(
     assert_near(company, wanted)
 
 
+@pytest.mark.slow
 def test_more_seeds_than_there_is_room_for_take_turns(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -419,6 +425,7 @@ def test_where_the_first_seed_cannot_begin_the_others_still_take_turns(
     assert list(company.train()) == [0] and turns == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_begun_alone_goes_on_with_others_and_the_other_way_round(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

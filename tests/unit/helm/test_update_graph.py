@@ -117,6 +117,7 @@ def assert_near(found: Numbers, expected: Numbers, within: float = 2e-5) -> None
 
 
 @pytest.mark.parametrize("method", ["ppo_cnn", "ppo_lstm", "helm"])
+@pytest.mark.quick("ppo_cnn", "helm")
 def test_updates_as_graphs_are_those_without(method: str, gpu: PretendGpu, replays: list[Any]) -> None:
     """Over three rollouts, between which the step size, the clipping and the weight of the entropy change."""
     plain = trainer_of(method, graphs=False, **SCHEDULES)
@@ -130,6 +131,7 @@ def test_updates_as_graphs_are_those_without(method: str, gpu: PretendGpu, repla
     assert expected["sums/clip_fraction"] > 0
 
 
+@pytest.mark.slow
 def test_pieces_of_episodes_have_a_graph_for_each_of_few_lengths(gpu: PretendGpu) -> None:
     """Also where a minibatch is a single moment, whose advantage is not standardised."""
     chosen: dict[str, Any] = {"steps": 4 * 24, "rollout": 24, "sequences": 1, "epochs": 2, "learning_rate": 1e-4}
@@ -221,6 +223,7 @@ def test_a_graph_learns_with_a_checkpoint_that_is_loaded_behind_its_capture(
 
 @pytest.mark.parametrize("method", ["ppo_cnn", "ppo_lstm"])
 @pytest.mark.parametrize("changes", [{"advantages": "running"}, {"target_kl": 0.01}], ids=str)
+@pytest.mark.quick("{'advantages': 'running'}-ppo_cnn")
 def test_updates_that_ask_the_device_are_no_graphs(method: str, changes: dict[str, Any], gpu: PretendGpu) -> None:
     trainer = trainer_of(method, **changes)
     assert trainer.graph is None and trainer.optimiser.rate is None

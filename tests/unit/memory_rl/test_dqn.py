@@ -361,6 +361,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "changes", "stops"), CASES)
+@pytest.mark.quick("lstm-changes1-stops1", "gpt-changes2-stops2")
 def test_a_stopped_run_goes_on_bit_exactly(kind: str, changes: Any, stops: list[int], tmp_path: Path) -> None:
     hp = small(kind, **changes)
     straight = run_in(tmp_path / "straight")
@@ -478,6 +479,7 @@ def test_a_row_has_the_means_of_the_updates_since_the_row_before(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("kind", "reached"), [("gpt", 1.0), ("lstm", 1.0)])
+@pytest.mark.quick("lstm-1.0")
 def test_it_learns_to_remember_the_sign(kind: str, reached: float, tmp_path: Path) -> None:
     hp = Hyperparameters.model_validate(
         {

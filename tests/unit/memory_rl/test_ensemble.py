@@ -375,6 +375,7 @@ def test_whole_runs_have_the_rows_and_the_policies_of_the_runs_alone(tmp_path: P
         np.testing.assert_allclose(rows["value"], wanted["value"], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_seeds_whose_worlds_other_processes_play_see_and_learn_the_same(
     tmp_path: Path, in_other_processes: Callable[[str], None]
 ) -> None:
@@ -526,6 +527,7 @@ def test_a_resumed_ensemble_plays_together_what_a_whole_one_plays_together(
     assert calls == []
 
 
+@pytest.mark.slow
 def test_saves_of_many_runs_take_no_more_of_the_time_than_those_of_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

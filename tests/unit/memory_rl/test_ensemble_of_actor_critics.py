@@ -113,6 +113,7 @@ class Stopped(Exception):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
@@ -174,6 +175,7 @@ def test_a_run_goes_on_in_an_ensemble_and_out_of_it(
         ("lstm", sacd, {**SEPARATE, "target_entropy": 0.5}),
     ],
 )
+@pytest.mark.quick("gpt-recollect.memory_rl.td3-changes0", "gpt-recollect.memory_rl.sacd-changes4")
 def test_on_a_gpu_an_update_is_one_graph_that_never_waits_and_gives_the_numbers_of_each_run_alone(
     kind: str, algorithm: Any, changes: dict[str, Any], replays: list[Any]
 ) -> None:
@@ -219,6 +221,7 @@ def test_what_is_played_on_a_gpu_is_what_a_cpu_plays(kind: str, algorithm: Any, 
             np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_robots_that_fall_are_trained_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a budget in steps, so that members come to their updates and ends at different times: each as alone."""
     fake_bullet.install(monkeypatch)
@@ -240,6 +243,7 @@ def test_robots_that_fall_are_trained_together(tmp_path: Path, monkeypatch: pyte
         np.testing.assert_allclose(rows["value"], wanted["value"], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [pytest.param({"world": STUMBLE}, marks=pytest.mark.slow), {**SEPARATE, "world": AIM, "actors": 2}],
@@ -267,6 +271,7 @@ def test_whole_runs_on_a_gpu_have_the_rows_and_policies_of_a_cpu(changes: dict[s
             np.testing.assert_allclose(found[1][place][name], value, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_where_no_graph_can_be_captured_an_update_goes_on_without_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

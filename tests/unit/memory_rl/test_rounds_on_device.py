@@ -67,6 +67,14 @@ def states(members: list[OnlineTrainer]) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize(("kind", "changes"), KINDS)
+@pytest.mark.quick(
+    "gpt-changes0-cuda",
+    "lstm-changes2-cuda",
+    "ff-changes3-cuda",
+    "gpt-changes4-cuda",
+    "gpt-changes5-cpu",
+    "lstm-changes7-cpu",
+)
 def test_what_is_played_is_what_the_host_plays(
     kind: str, changes: dict[str, Any], device: str, replays: list[Any]
 ) -> None:

@@ -347,6 +347,7 @@ LEARNING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [sacd, dqn])
 def test_it_learns_to_remember_an_image(method: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_worlds.install(monkeypatch)
@@ -358,6 +359,7 @@ def test_it_learns_to_remember_an_image(method: Any, monkeypatch: pytest.MonkeyP
     assert play(make_worlds(settings.environment, 99, 1, 64)[1], policy).return_E.mean() == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [

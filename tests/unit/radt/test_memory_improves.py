@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -85,5 +86,6 @@ def test_later_episodes_pay_no_more_where_nothing_is_stored(tiny: Any) -> None:
     assert abs(last - first) < 1
 
 
+@pytest.mark.slow
 def test_later_episodes_pay_less_where_returns_have_no_weight(tiny: Any) -> None:
     assert first_and_last(tiny, return_weight=0)[1] < first_and_last(tiny)[1] - 2

@@ -201,6 +201,7 @@ def test_returns_that_are_asked_for_and_shown_are_those_of_the_world(tiny: Any) 
 
 @pytest.mark.parametrize("method", ["radt", "radt_agnostic"])
 @pytest.mark.parametrize(("candidates", "k"), [(50, 1), (3, 1), (50, 2)])
+@pytest.mark.quick("50-1-radt", "3-1-radt_agnostic")
 def test_what_is_read_is_what_a_plain_loop_retrieves(tiny: Any, method: str, candidates: int, k: int) -> None:
     chosen = tiny().settings(method, acting=EpisodicSettings(candidates=candidates, select=k))
     policy = tiny().policy(chosen)

@@ -219,6 +219,7 @@ COLORS = {
 
 
 @pytest.mark.parametrize("scale", ["paper", "demo", "smoke"])
+@pytest.mark.quick("smoke")
 def test_captions_of_visual_match_say_where_the_colors_lie(scale: str) -> None:
     said = 0
     for path in (ROOT / "config/figures").glob("memory_rl_*.yaml"):

@@ -111,6 +111,7 @@ def test_lines_are_found_behind_several_anchors(tmp_path: Path) -> None:
     assert [line_of(file, ("three", key)) for key in ("x", "y", "z")] == [1, 3, 6]
 
 
+@pytest.mark.slow
 def test_the_command_prints_them(run_recollect: Callable[..., Any], root: Path) -> None:
     words = ["settings", "--scale", "smoke", "--env", ROOM, "--method", "ad", "--set", "context=9", "--why", "context"]
     done = run_recollect(*words, cwd=root)

@@ -108,6 +108,7 @@ def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_bytes(stop_at: int
     assert all(np.array_equal(array, whole[name]) for name, array in generated().items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [lambda content: b"short", pytest.param(lambda content: b"\xff" + content[1:], marks=pytest.mark.slow)],

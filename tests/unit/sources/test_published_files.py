@@ -369,6 +369,7 @@ def test_recollect_generate_writes_the_published_episodes_and_says_what_it_read(
     ]
 
 
+@pytest.mark.slow
 def test_histories_of_files_are_of_today_as_long_as_the_files_are(published_room):
     _, folder, _ = published_room
     job = Job("generate", "mine", "room")
@@ -384,6 +385,7 @@ def test_histories_of_files_are_of_today_as_long_as_the_files_are(published_room
     assert not STAGES["generate"].is_made(job)
 
 
+@pytest.mark.slow
 def test_both_layouts_of_the_same_data_give_the_same_file(published_room, room):
     workdir, _, say = published_room
     path = workdir / "data/mine/room/histories.safetensors"

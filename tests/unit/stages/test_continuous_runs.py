@@ -119,6 +119,7 @@ def policy_of(method: str) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_every_method_learns_from_and_plays_continuous_actions(generated: Path, small_language_model: None) -> None:
     histories = Histories.open(paths.histories("mini", ENV))
     assert histories.action.dtype == np.float32 and histories.action.shape == (3 * 120, 6)
@@ -202,6 +203,7 @@ def test_numbers_are_not_sampled(generated: Path) -> None:
 
 
 @pytest.mark.parametrize("action_bins", [None, 16])
+@pytest.mark.quick("None")
 def test_a_network_learns_actions_that_follow_from_observations(generated: Path, action_bins: int | None) -> None:
     environment = environment_settings("mini", ENV)
     facts = facts_of(environment)

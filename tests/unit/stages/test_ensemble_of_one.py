@@ -51,6 +51,7 @@ def test_what_breaks_it_is_raised(as_one: Path, monkeypatch: pytest.MonkeyPatch)
         train.train(*OF, 0, device="cuda")
 
 
+@pytest.mark.slow
 def test_what_is_no_ensemble_is_trained_without_graphs(
     as_one: Path, replays: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

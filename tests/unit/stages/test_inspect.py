@@ -82,6 +82,7 @@ def traced(policy: Any, environment: EnvironmentSettings, tasks: list[int] | Non
 
 
 @pytest.mark.parametrize("method", ["dt", "ad", "radt"])
+@pytest.mark.quick("dt")
 def test_a_trace_shows_the_very_episodes_that_were_scored(runs: Path, method: str) -> None:
     evaluate(*SMOKE, method, 0)
     inspect(*SMOKE, method, 0)
@@ -186,6 +187,7 @@ def test_attention_is_that_of_the_token_that_acts(tiny: Any, tokens: str) -> Non
     np.testing.assert_allclose(attention[-1], expected.numpy(), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_episodes_of_different_lengths_stay_apart(tiny: Any) -> None:
     """MazeRunner ends an episode at its last goal: rows of a batch are at different steps and episodes."""
     environment = EnvironmentSettings(
@@ -345,6 +347,7 @@ def test_a_page_says_where_its_numbers_mean_nothing(workdir: Path) -> None:
     assert _warning("demo", "mini_grid_MemoryS7", "helm") == _warning("demo", ROOM, "dt") == ""
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_bytes_and_says_what_it_was_made_of(runs: Path) -> None:
     target, contents = paths.trace(*SMOKE, "radt", 0), []
     for _ in range(2):

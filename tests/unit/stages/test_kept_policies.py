@@ -18,6 +18,7 @@ from recollect.stages.train import train
 RUN = ("smoke", "amago_tmaze_5", "amago_ff.keep_every=1", 0)
 
 
+@pytest.mark.slow
 def test_kept_policies_are_evaluated_into_tables_of_their_own(workdir: Path) -> None:
     train(*RUN)
     ended(*RUN)  # the checkpoints and the buffer of a finished run go, these policies stay

@@ -175,6 +175,7 @@ def test_what_is_not_resolved_before_is_refused_before_anything_runs(one_figure:
     assert not check.KEPT.exists()
 
 
+@pytest.mark.slow
 def test_a_manifest_holds_every_default(smoke_data: Path) -> None:
     manifest = manifest_path(smoke_data / paths.policy("smoke", ROOM, "dt", 0))
     settings = json.loads(json.loads(manifest.read_text())["provenance"]["settings"])

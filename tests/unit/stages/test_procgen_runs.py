@@ -110,6 +110,7 @@ def check(scores: dict[str, pd.DataFrame], tasks: dict[str, int]) -> None:
         assert len(frame) == 2 * EPISODES * sum(tasks.values())
 
 
+@pytest.mark.slow
 def test_every_stage_works_on_images_and_scores_are_normalised(workdir: Path, stand_in: None) -> None:
     write_scale(workdir)
     scores = run_all()

@@ -108,6 +108,7 @@ def test_a_measured_run_is_shown_with_its_speeds(few: str) -> None:
     ("settings", "code", "state"),
     [(True, False, "other settings"), (False, True, "other code"), (True, True, "other settings and code")],
 )
+@pytest.mark.quick("True-True-other settings and code")
 def test_runs_of_other_settings_or_code_are_named(few: str, settings: bool, code: bool, state: str) -> None:
     if settings:
         method_changed("ad")

@@ -177,6 +177,7 @@ def test_what_stays_of_a_finished_run(tmp_path: Path) -> None:
     remove_finished(tmp_path / "never made")
 
 
+@pytest.mark.slow
 def test_a_job_works_with_its_standard_streams_closed(workdir: Path) -> None:
     """They were `None` in Python, which the progress line did not expect: status 1 without a word."""
     command = f"{sys.executable} -m recollect.cli generate --scale smoke --env dark_room_10x10 0<&- 1>&- 2>&-"

@@ -113,6 +113,7 @@ def test_settings_of_a_vocabulary_hold_its_templates_and_both_models(workdir):
         provenance.vocabulary_settings("smoke", "mine")
 
 
+@pytest.mark.slow
 def test_a_model_is_trained_at_a_scale_and_read_back(workdir, monkeypatch):
     monkeypatch.setattr("recollect.helm.vision.dual_encoder_training.COMMON", 1500)  # fewer other words, for the time
     train_vision_language("smoke", "tiles")

@@ -43,6 +43,7 @@ def trained(workdir: Path) -> Path:
     return workdir
 
 
+@pytest.mark.slow
 def test_a_variant_of_acting_is_evaluated_from_its_methods_policy(trained: Path) -> None:
     evaluate(*SMOKE, "radt", 0)
     evaluate(*SMOKE, "radt.every_5", 0)

@@ -172,6 +172,7 @@ def test_how_a_world_is_drawn_is_not_how_it_plays(stale: Callable[..., set[Pair]
     assert stale("environments/dark_room.py", drawing[0], drawing[0] + "    more = 1\n") == set()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_from_before_an_edit_of_plumbing_is_used_after_it(package: Path, workdir: Path) -> None:
     """A real training process is killed, plumbing is edited, and the same command goes on; not so after a loss is."""
     run = [
