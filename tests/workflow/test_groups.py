@@ -1,4 +1,4 @@
-"""What `make test-all` needs of its tools: tests that share SLURM or a browser run in one process, one after the other."""
+"""What `make test` and `make test-all` run, and where: tests that share SLURM or a browser run in one process, in turn."""
 
 from __future__ import annotations
 
@@ -32,3 +32,9 @@ def test_tests_of_one_group_run_in_one_process(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "6 passed" in done.stdout, done.stdout
     assert len(list((tmp_path / "processes").iterdir())) == 1
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.quick("1")
+def test_parameters_that_a_test_does_not_name_as_quick_are_slow(number: int, request: pytest.FixtureRequest) -> None:
+    assert (request.node.get_closest_marker("slow") is None) == (number == 1)
