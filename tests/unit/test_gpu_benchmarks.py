@@ -440,6 +440,7 @@ def test_fewer_lines_at_once_than_one_are_refused(capsys: pytest.CaptureFixture[
     assert "1 or more" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_lines_of_one_process_are_measured_in_their_order_and_kept_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

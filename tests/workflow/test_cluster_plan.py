@@ -93,6 +93,7 @@ def test_seeds_that_share_a_job_are_made_by_it(finished: Any) -> None:
     assert finished.planned("--config", "seeds_at_a_time=2", "--", *scores) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hours", [pytest.param(32, marks=pytest.mark.slow), 12])
 def test_no_submission_asks_for_more_hours_than_a_job_may_take(hours: int, untouched: Any) -> None:
     target = ["--", "results/paper/figures/radt_dark_room_10x10.pdf"]

@@ -114,6 +114,7 @@ def test_an_edited_online_method_leaves_the_offline_methods_alone(finished: Any)
     assert of(planned, f".*{ROOM}.*") == []
 
 
+@pytest.mark.slow
 def test_a_changed_hyperparameter_retrains_its_method_alone(
     finished: Any, finished_once: tuple[Any, list[str]]
 ) -> None:
@@ -340,6 +341,7 @@ def leave_a_lock(folder: Path, host: str) -> Path:
     return lock
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_killed_snakemake_is_no_hindrance(finished: Any) -> None:
     leave_a_lock(finished.folder, platform.node())
     finished.snakemake("--cores", "1")

@@ -176,6 +176,7 @@ def test_a_scoring_that_is_killed_goes_on_with_the_same_bytes(smoke_data: Path, 
     assert not checkpoints.exists()
 
 
+@pytest.mark.slow
 def test_a_corrupted_checkpoint_falls_back_to_the_one_before(
     smoke_workdir: Path, whole: Callable[[str], dict[str, bytes]]
 ) -> None:

@@ -152,6 +152,7 @@ def test_as_windows_grow_a_graph_that_is_no_longer_used_makes_room(
     assert replays[-1] == next(reversed(agent.graphs._updates.values())).graph
 
 
+@pytest.mark.slow
 def test_an_update_that_cannot_be_captured_is_warned_of_once_and_goes_on(
     gpu: PretendGpu, replays: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

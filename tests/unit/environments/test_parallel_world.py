@@ -380,6 +380,7 @@ def owner(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.wait()
 
 
+@pytest.mark.slow
 def test_a_job_that_is_told_to_stop_can_still_save_its_worlds(owner: subprocess.Popen[str]) -> None:
     """SIGTERM goes to all processes of a job, as from SLURM or `kill -- -PGID`."""
     assert owner.stdout is not None

@@ -137,6 +137,7 @@ def test_a_worker_that_was_killed_between_two_steps_is_reported() -> None:
         play(playing, [0, 0])
 
 
+@pytest.mark.slow
 def test_a_slow_answer_is_waited_for_and_one_that_never_comes_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RECOLLECT_FAKE", "slow")
     playing = start(patience=30)

@@ -122,6 +122,7 @@ def test_a_fetched_model_is_converted_whole_and_only_the_first_layers_are_read_w
         load(target, layers=3)
 
 
+@pytest.mark.slow
 def test_the_conversion_happens_in_another_process(tmp_path, published, monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("a pickle was opened here")

@@ -424,6 +424,7 @@ def test_a_run_that_was_begun_alone_goes_on_in_an_ensemble_and_the_other_way_rou
         assert_near(some, others)
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_costs_its_own_run_some_steps_and_the_others_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -443,6 +444,7 @@ def test_a_damaged_checkpoint_costs_its_own_run_some_steps_and_the_others_nothin
         assert_near(again.policies[place], wanted.policies[place])
 
 
+@pytest.mark.slow
 def test_where_the_world_of_one_breaks_in_a_joint_round_that_run_alone_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -467,6 +469,7 @@ def test_where_the_world_of_one_breaks_in_a_joint_round_that_run_alone_stops(
         assert_near(together.policies[place], alone(tmp_path / "alone" / str(place), SEEDS[place])[0])
 
 
+@pytest.mark.slow
 def test_where_runs_cannot_be_played_together_each_plays_by_itself_from_then_on_and_it_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -80,7 +80,7 @@ def lies(tensor: Tensor) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(("T", "layers"), [(1, 1), (5, 1), (5, 2)])
-@pytest.mark.quick("5-1")
+@pytest.mark.slow
 def test_operators_are_what_torch_compile_takes_them_for(T: int, layers: int) -> None:
     check("cpu", T, 4, layers)
 

@@ -189,6 +189,7 @@ def test_the_rule_generate_waits_for_the_data_set_that_its_files_lie_in(workdir)
         check_targets(["data/published/dark_rom/index.json"])
 
 
+@pytest.mark.slow
 def test_an_unknown_data_set_is_found_before_anything_runs(workdir):
     path = workdir / "config/scales/smoke.yaml"
     content = yaml.safe_load(path.read_text())
@@ -261,6 +262,7 @@ def command(run, workdir, url, *arguments):
     return run("fetch", "--data", "room", *arguments, cwd=workdir, env={**environment, "HF_HUB_DISABLE_XET": "1"})
 
 
+@pytest.mark.slow
 def test_the_command_fetches_from_a_hub_with_the_real_client(workdir, server, run_recollect):
     with (workdir / "config/published_data.yaml").open("a") as file:
         file.write("room: {repository: ml/room, revision: null}\n")

@@ -360,6 +360,7 @@ def test_the_same_run_gives_the_same_bytes_and_says_what_it_was_made_of(runs: Pa
     assert made_of["tasks"] == [2] and made_of["split"] == "eval" and made_of["seed"] == 0
 
 
+@pytest.mark.slow
 def test_a_run_is_inspected_from_the_command_line(runs: Path, run_recollect: Callable[..., Any]) -> None:
     of = ["--scale", "smoke", "--env", ROOM, "--method", "radt", "--seed", "0"]
     done = run_recollect("inspect", *of, "--task", "0", "--task", "7", "--device", "cpu", "--threads", "1", cwd=runs)
