@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,18 @@ from recollect.stages.inputs import figure_runs
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 
+ROOT = Path(__file__).resolve().parents[1]
 SCALE = "demo"
 ROOM, MAZE = "dark_room_10x10", "tmaze_passive_5"
 EPISODES = 3  # of in-context learning
+
+
+def made_in(folder: Path, make: Callable[[], object]) -> Path:
+    """A folder with a copy of the repository's configuration, in which something was made; each test takes a copy of it."""
+    shutil.copytree(ROOT / "config", folder / "config")
+    with contextlib.chdir(folder):
+        make()
+    return folder
 
 
 def configure(name: str, environments: Sequence[str], methods: Sequence[str], seeds: Sequence[int], **more: Any) -> str:

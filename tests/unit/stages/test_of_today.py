@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,12 +33,23 @@ SEEDS = range(6)
 SAID = f"5 of 6 runs are not of today's settings: {ROOM}/ad seeds 1 to 5."
 
 
-@pytest.fixture
-def few(workdir: Path) -> str:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A figure of AD, six seeds, all of them scored."""
-    for seed in SEEDS:
-        write_run(ROOM, "ad", seed)
-    return made_results.configure("few", [ROOM], ["ad"], SEEDS, kind="in_context_curve", options={"resamples": 100})
+
+    def make() -> None:
+        for seed in SEEDS:
+            write_run(ROOM, "ad", seed)
+        made_results.configure("few", [ROOM], ["ad"], SEEDS, kind="in_context_curve", options={"resamples": 100})
+
+    return made_results.made_in(tmp_path_factory.mktemp("few"), make)
+
+
+@pytest.fixture
+def few(made: Path, workdir: Path) -> str:
+    """A copy of it for one test."""
+    shutil.copytree(made, workdir, dirs_exist_ok=True)
+    return "few"
 
 
 def scores() -> list[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import shutil
 from pathlib import Path
@@ -34,11 +33,7 @@ NAMES = [f"recorded {SCALE} {what}" for what in ("claims", "numbers")]
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A figure with a claim, and pages that have a place for both."""
-    folder = tmp_path_factory.mktemp("recorded") / "made"
-    shutil.copytree(ROOT / "config", folder / "config")
-    with contextlib.chdir(folder):
-        made_up()
-    return folder
+    return made_results.made_in(tmp_path_factory.mktemp("recorded"), made_up)
 
 
 @pytest.fixture

@@ -45,10 +45,17 @@ def rows(html: str) -> list[dict[str, str]]:
     return found
 
 
-@pytest.fixture
-def few(workdir: Path) -> str:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A drawn figure of five runs."""
-    return made_results.few_runs()
+    return made_results.made_in(tmp_path_factory.mktemp("few"), made_results.few_runs)
+
+
+@pytest.fixture
+def few(made: Path, workdir: Path) -> str:
+    """A copy of it for one test."""
+    shutil.copytree(made, workdir, dirs_exist_ok=True)
+    return "few"
 
 
 def about_runs(name: str, environment: str, *methods: str, seeds: tuple[int, ...] = (0,), kind: str = "") -> None:
