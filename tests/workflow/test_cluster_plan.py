@@ -94,7 +94,7 @@ def test_seeds_that_share_a_job_are_made_by_it(finished: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hours", [pytest.param(32, marks=pytest.mark.slow), 12])
+@pytest.mark.parametrize("hours", [32, 12])
 def test_no_submission_asks_for_more_hours_than_a_job_may_take(hours: int, untouched: Any) -> None:
     target = ["--", "results/paper/figures/radt_dark_room_10x10.pdf"]
     known = "jobs={cpu: {slurm_partition: main}, gpu: {slurm_partition: fast}}"

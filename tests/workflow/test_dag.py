@@ -151,7 +151,7 @@ def test_an_added_seed_trains_alone(finished: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["pdf", pytest.param("csv", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("suffix", ["pdf", "csv"])
 def test_a_figure_with_a_deleted_file_is_redrawn_alone(finished: Any, suffix: str) -> None:
     (finished.folder / f"results/demo/figures/radt_dark_room_10x10.{suffix}").unlink()
     finished.snakemake("--cores", "1")

@@ -88,10 +88,7 @@ def sealed(folder: Path, name: str) -> set[tuple[str, int]]:
     return {(path.name, path.stat().st_mtime_ns) for path in place.rglob("step_*.manifest.json")}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow) if name in ("dt", "amago_transformer") else name for name in RUNS],
-)
+@pytest.mark.parametrize("name", RUNS)
 @pytest.mark.quick("dqn_gpt")
 def test_resume_after_kill_is_bit_exact(
     name: str, smoke_workdir: Path, whole: Callable[[str], dict[str, bytes]]

@@ -256,7 +256,7 @@ def test_an_error_of_a_forked_job_reaches_its_caller(workdir: Path, warm: dict[s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_job_ends_with_its_caller_and_goes_on_later(
     number: signal.Signals, smoke_workdir: Path, tmp_path: Path, warm: dict[str, str]
 ) -> None:

@@ -100,7 +100,7 @@ def test_without_a_compiler_one_warning_says_so_and_updates_are_what_they_were(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [amago, pytest.param(amago_multi_task, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("module", [amago, amago_multi_task])
 def test_the_loss_of_graphs_alone_is_compiled_and_to_try_it_changes_nothing(
     module: Any, gpu: PretendGpu, calls: list[Any], replays: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,8 +76,8 @@ def nothing_is_torn(folder: Path) -> None:
     ("world", "changes"),
     [
         (MAZE, {}),
-        pytest.param(GOALS, RARE, marks=pytest.mark.slow),
-        pytest.param(OF_PROCESSES, {}, marks=pytest.mark.slow),
+        (GOALS, RARE),
+        (OF_PROCESSES, {}),
     ],
 )
 def test_a_run_on_two_devices_is_the_run_on_one_up_to_rounding(

@@ -52,7 +52,7 @@ def ways(size: int, count: int) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "horizon", "chance", "mean", "longest", "mazes"),
-    [(11, 250, 0.23, 14.4, 56, 900), pytest.param(15, 400, 0.14, 23.3, 79, 300, marks=pytest.mark.slow)],
+    [(11, 250, 0.23, 14.4, 56, 900), (15, 400, 0.14, 23.3, 79, 300)],
 )
 def test_random_success_and_shortest_ways_are_those_of_the_specification(
     size: int, horizon: int, chance: float, mean: float, longest: int, mazes: int

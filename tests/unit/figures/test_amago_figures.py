@@ -60,13 +60,7 @@ def drawn_table(figure: FigureSpec) -> pd.DataFrame:
     return kind(figure.kind).draw(made_scores(figure), figure).table
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(n for n in FIGURES if n not in LARGE),
-        *(pytest.param(n, marks=pytest.mark.slow) for n in FIGURES if n in LARGE),
-    ],
-)
+@pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.quick(
     "amago_2_meta_world",
     "amago_ablations",

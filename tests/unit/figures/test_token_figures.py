@@ -108,9 +108,7 @@ def test_what_cannot_be_shown_is_refused(kind: str, trace: Any, changes: dict[st
         draw([trace], spec(kind, **changes))
 
 
-@pytest.mark.parametrize(
-    "scale", ["demo", *(pytest.param(name, marks=pytest.mark.slow) for name in ("smoke", "paper"))]
-)
+@pytest.mark.parametrize("scale", ["demo", "smoke", "paper"])
 @pytest.mark.parametrize("name", ["helm_tokens", "helm_distances"])
 @pytest.mark.quick("helm_tokens-demo")
 def test_the_configured_figures_are_drawn_from_traces_of_one_seed(name: str, scale: str, workdir: Path) -> None:

@@ -117,7 +117,7 @@ class Stopped(Exception):
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
-        pytest.param("ff", {"world": STUMBLE}, marks=pytest.mark.slow, id="ends early"),
+        pytest.param("ff", {"world": STUMBLE}, id="ends early"),
         pytest.param("lstm", {**SEPARATE, "world": AIM}, id="turns"),
     ],
 )
@@ -246,7 +246,7 @@ def test_robots_that_fall_are_trained_together(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
-    [pytest.param({"world": STUMBLE}, marks=pytest.mark.slow), {**SEPARATE, "world": AIM, "actors": 2}],
+    [{"world": STUMBLE}, {**SEPARATE, "world": AIM, "actors": 2}],
 )
 def test_whole_runs_on_a_gpu_have_the_rows_and_policies_of_a_cpu(changes: dict[str, Any], tmp_path: Path) -> None:
     settings = [settings_of(seed, "lstm", td3, **RELEASED, **changes) for seed in SEEDS]

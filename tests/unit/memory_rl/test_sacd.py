@@ -359,7 +359,6 @@ def test_it_learns_to_remember_an_image(method: Any, monkeypatch: pytest.MonkeyP
     assert play(make_worlds(settings.environment, 99, 1, 64)[1], policy).return_E.mean() == 1.0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -43,13 +42,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         made_results.configure("few", [ROOM], ["ad"], SEEDS, kind="in_context_curve", options={"resamples": 100})
 
     return made_results.made_in(tmp_path_factory.mktemp("few"), make)
-
-
-@pytest.fixture
-def few(made: Path, workdir: Path) -> str:
-    """A copy of it for one test."""
-    shutil.copytree(made, workdir, dirs_exist_ok=True)
-    return "few"
 
 
 def scores() -> list[Path]:

@@ -36,14 +36,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_results.made_in(tmp_path_factory.mktemp("recorded"), made_up)
 
 
-@pytest.fixture
-def few(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A copy of it for one test."""
-    shutil.copytree(made, tmp_path / "copy")
-    monkeypatch.chdir(tmp_path / "copy")
-    return "few"
-
-
 def made_up() -> None:
     name = made_results.few_runs()
     made_results.claim("rises", name, headline=True)

@@ -51,13 +51,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_results.made_in(tmp_path_factory.mktemp("few"), made_results.few_runs)
 
 
-@pytest.fixture
-def few(made: Path, workdir: Path) -> str:
-    """A copy of it for one test."""
-    shutil.copytree(made, workdir, dirs_exist_ok=True)
-    return "few"
-
-
 def about_runs(name: str, environment: str, *methods: str, seeds: tuple[int, ...] = (0,), kind: str = "") -> None:
     """Let a drawn figure be about other runs than those it was drawn from: for tests of the table alone."""
     options = {"kind": kind or "in_context_curve", "options": {}}
