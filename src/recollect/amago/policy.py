@@ -19,6 +19,7 @@ from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.memory import RecentSteps
 from recollect.amago.network import Network
 from recollect.amago.policy_distributions import Distribution
+from recollect.amago.timestep_encoders import Steps
 from recollect.amago.trajectory_encoders import TransformerEncoder
 from recollect.artifacts.checkpoints import joined, part
 from recollect.common.batched_policy import BatchedPolicy
@@ -32,6 +33,8 @@ class AmagoPolicy(BatchedPolicy):
     ) -> None:
         self.network, self.distribution, self.hp, self.device = network, distribution, hp, device
         self._state: Any = None  # of the trajectory encoder
+        self._steps: Steps | None = None  # the newest, of all rows, and what the actor said of them
+        self._raw_BP = torch.zeros(0)
         self._recent: RecentSteps | None = None  # or, where it is slow, what it encodes anew
         self._graph: ActingGraph | None = None  # where acting is one, it steps with the state above
         self._rows = -1
@@ -85,17 +88,18 @@ class AmagoPolicy(BatchedPolicy):
         begins = torch.as_tensor(begun_B, device=device)
         previous = torch.as_tensor(self._previous, device=device)
         steps = network.steps(observation_BD, previous, reward, time, begins)
+        self._steps = steps
+        self._time_B = self._time_B + 1
         if self._graph is not None:
-            self._time_B = self._time_B + 1
-            return self._graph(steps)
+            self._raw_BP = self._graph(steps)
+            return self._raw_BP
         if self._recent is not None:
             state_BE = self._recent.state(steps)
         else:
             x_BD = network.timestep_encoder(steps)
             state_BE, self._state = network.trajectory_encoder.step(x_BD, self._state)
-        self._time_B = self._time_B + 1
-        raw: Tensor = network.actor(state_BE)[:, -1]
-        return raw
+        self._raw_BP = network.actor(state_BE)[:, -1]
+        return self._raw_BP
 
     def chosen(self, raw_BP: Tensor, uniform_BU: np.ndarray | None) -> np.ndarray:
         """Actions: drawn with uniform numbers, or (None) the likeliest."""
@@ -112,6 +116,19 @@ class AmagoPolicy(BatchedPolicy):
         action_B = self.chosen(raw_BP, chances_BU)
         self.took(action_B)
         return action_B
+
+    def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        return {"outputs": self._raw_BP[torch.as_tensor(rows_N, device=self._raw_BP.device)].float().cpu().numpy()}
+
+    @torch.no_grad()
+    def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        """See `Traced`; of a ring of keys and values, and of our Transformer alone."""
+        encoder = self.network.trajectory_encoder
+        if type(encoder) is not TransformerEncoder or self._recent is not None or self._steps is None:
+            return {}
+        rows = torch.as_tensor(rows_N, device=self.device)
+        x_ND = self.network.timestep_encoder(self._steps.rows(rows))
+        return {"history_attention": encoder.reads(x_ND, self._state, rows).half().cpu().numpy()}
 
     def arrays(self) -> dict[str, np.ndarray]:
         return self.network.policy_arrays()

@@ -104,6 +104,22 @@ class RingCache:
         read = functional.scaled_dot_product_attention(q_BHD[:, :, None], k, v, attn_mask=place.attend)
         return read[:, :, 0]
 
+    def reads(self, layer: int, q_NHD: Tensor, rows_N: Tensor) -> tuple[Tensor, Tensor]:
+        """What `attention` gave the newest tokens of some rows, [N, H, Dh], and how much they read of each slot, [N, H, L]."""
+        keys, values = self.keys_values[layer][:, rows_N]
+        filled_N = torch.as_tensor(self.count_B, device=self._device)[rows_N]
+        is_empty_NL = torch.arange(self.length, device=self._device) >= filled_N[:, None]
+        score_NHL = (keys @ q_NHD[..., None])[..., 0] / q_NHD.shape[-1] ** 0.5
+        weight_NHL = score_NHL.float().masked_fill(is_empty_NL[:, None], -torch.inf).softmax(-1)
+        return (weight_NHL.to(values.dtype)[:, :, None] @ values)[:, :, 0], weight_NHL
+
+    def newest_last(self, slots_NKL: Tensor, rows_N: Tensor) -> Tensor:
+        """What is in the order of slots [N, K, L] in that of tokens: the newest is the last, and what is before the first is 0."""
+        count_N = torch.as_tensor(self.count_B, device=self._device)[rows_N]
+        token_NL = count_N[:, None] - self.length + torch.arange(self.length, device=self._device)
+        slot_NKL = (token_NL % self.length)[:, None].expand_as(slots_NKL)
+        return slots_NKL.gather(2, slot_NKL) * (token_NL >= 0)[:, None]
+
     def arrays(self) -> dict[str, np.ndarray]:
         """All that `load` needs; slots that nothing was written to are left out."""
         used = min(int(self.count_B.max(initial=0)), self.length)

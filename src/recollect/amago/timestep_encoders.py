@@ -118,6 +118,11 @@ class Steps:
     image: Tensor | None = None
     goals: Tensor | None = None
 
+    def rows(self, rows_N: Tensor) -> Steps:
+        """Those of some rows, on the device of `rows_N`."""
+        parts = {name: part.to(rows_N.device)[rows_N] for name, part in vars(self).items() if part is not None}
+        return Steps(**({"vector": None} | parts))
+
 
 def rl2_width(shape: StepShape, layout: str) -> int:
     return shape.actions + (3 if layout == "seed" else 1)

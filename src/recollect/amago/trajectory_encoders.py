@@ -205,6 +205,24 @@ class TransformerEncoder(SequenceModel):
             h = h + block.feed_forward(h)
         return self.norm(h)
 
+    @torch.no_grad()
+    def reads(self, x_ND: Tensor, state: RingCache, rows_N: Tensor) -> Tensor:
+        """How much the newest tokens of some rows, which x became, read of their last tokens: [N, layers, L], the mean over heads.
+
+        L is `context`; the last is the newest token itself, and what lies before the first is zero.
+        """
+        time_N = torch.as_tensor(state.count_B, device=x_ND.device)[rows_N] - 1
+        h = self._embed(x_ND, time_N)
+        layers = []
+        for i, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            q_NHD, _, _ = self._project(block, h, time_N)
+            y, weight_NHL = state.reads(i, q_NHD, rows_N)
+            layers.append(weight_NHL.mean(1))
+            h = h + block.attended(y.to(h.dtype))
+            h = h + block.feed_forward(h)
+        return state.newest_last(torch.stack(layers, 1), rows_N)
+
     def reset(self, state: RingCache, mask_B: Mask) -> RingCache:
         state.reset(np.asarray(mask_B))
         return state

@@ -11,7 +11,7 @@ from recollect.settings.catalogue import known, load
 
 
 class Kind(Protocol):
-    """What a figure kind's module offers. With a line ``READS = "traces"`` (or speeds) it draws those, not scores.
+    """What a figure kind's module offers. With a line ``READS = "traces"`` (or training, or speeds) it draws those, not scores.
 
     A line ``BY_ENVIRONMENT = ("ends",)`` names options that map environments to something, or something to lists of them. What
     they name is checked before anything runs; what is not drawn counts for nothing.

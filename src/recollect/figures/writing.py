@@ -34,14 +34,14 @@ def render(
     """Draw a figure from what its runs have and write its four files (none where there is an error).
 
     Args:
-        files: score tables of the runs, or traces or speeds where the kind reads those; recorded with their sha256.
+        files: score tables of the runs, or what else the kind reads; recorded with their sha256.
         out_stem: path of the files without suffix.
         provenance: what the caller knows: ``code_fingerprint``, ``device``, and anything else, recorded as given.
         warnings: what else the caption and the manifest shall warn of.
     """
     kind = registry.kind(figure.kind)
     readers: dict[str, Callable[[Sequence[Path | str]], Any]]
-    readers = {"scores": read_scores, "traces": read_traces, "speeds": read_speeds}
+    readers = {"scores": read_scores, "training": read_scores, "traces": read_traces, "speeds": read_speeds}
     drawn = kind.draw(readers[getattr(kind, "READS", "scores")](files), figure)
     pictures = {suffix: picture(drawn, figure, suffix) for suffix in (".pdf", ".png")}
     provenance = dict(provenance or {})

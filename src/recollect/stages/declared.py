@@ -14,7 +14,12 @@ from recollect.settings.loading import models_in
 Entry = tuple[str, str, str, str]
 """A setting: its key, the values that it takes, its default, what it does."""
 
-READ = {"scores": "tables of scores", "traces": "traces of steps", "speeds": "tables of speeds"}
+READ = {
+    "scores": "tables of scores",
+    "training": "tables of training",
+    "traces": "traces of steps",
+    "speeds": "tables of speeds",
+}
 """What a kind of figure reads, by its `READS`, in words"""
 
 

@@ -258,8 +258,9 @@ def report_inputs(scale: str, *figures: str) -> dict[str, Path]:
 
 
 def figure_inputs(scale: str, figure: str) -> dict[str, Path]:
-    """What `recollect figure` reads, by run: its scores, or its traces or speeds where the figure's kind wants those."""
-    place = {"scores": paths.scores, "traces": paths.trace, "speeds": paths.speed}[figure_reads(scale, figure)]
+    """What `recollect figure` reads, by run: its scores, or what else the figure's kind wants, see `READ`."""
+    places = {"scores": paths.scores, "training": paths.train_table, "traces": paths.trace, "speeds": paths.speed}
+    place = places[figure_reads(scale, figure)]
     return {
         f"{env} {method} {seed}": place(scale, env, method, seed) for env, method, seed in figure_runs(scale, figure)
     }

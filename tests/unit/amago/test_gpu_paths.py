@@ -173,10 +173,15 @@ def test_acting_of_fixed_shapes_equals_acting_as_it_is_on_cpus(
 ) -> None:
     """Within 1e-5 of outputs of about 1, as sums have another order: what a CUDA graph would hold is called as it is."""
     monkeypatch.setattr("recollect.amago.ring_cache.SHORTEST_READ", 4)
-    expected, _ = stepped(world, 40, False, **changes)
+    expected, other = stepped(world, 40, False, **changes)
     found, policy = stepped(world, 40, True, **changes)
     assert policy._graph is not None
     np.testing.assert_allclose(np.stack(found), np.stack(expected), atol=1e-5)
+    rows = np.flatnonzero(policy._time_B)  # those that remember something
+    for name in ("traced", "maps"):  # what is traced does not depend on it either
+        said, plainly = getattr(policy, name)(rows), getattr(other, name)(rows)
+        assert said.keys() == plainly.keys() != set()
+        assert all(np.allclose(said[key], plainly[key], atol=1e-3) for key in said)
 
 
 def test_a_graph_reads_one_of_few_numbers_of_slots_and_never_too_few(monkeypatch: pytest.MonkeyPatch) -> None:

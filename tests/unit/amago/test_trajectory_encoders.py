@@ -154,12 +154,15 @@ def test_heads_with_an_odd_number_of_numbers_cannot_have_rotary_positions() -> N
         encoder(positions="rotary", width=18, heads=6)
 
 
-def rolled(model: Any, x_TD: torch.Tensor, context: int) -> torch.Tensor:
-    """The documented semantics, plainly: keys and values are kept as they were computed, the oldest is dropped."""
+def rolled(model: Any, x_TD: torch.Tensor, context: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The documented semantics, plainly: keys and values are kept as they were computed, the oldest is dropped.
+
+    The state of the last token, and how much it reads of those that are kept, [layers, S], the mean over heads.
+    """
     kept: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[] for _ in model.blocks]
     h = torch.zeros(0)
     for t, x in enumerate(x_TD):
-        h = model.input(x) + model.table_TD[t]
+        h, reads = model.input(x) + model.table_TD[t], []
         for cache, block in zip(kept, model.blocks, strict=True):
             assert isinstance(block, Block)
             q, k, v = block.project(h)
@@ -167,9 +170,10 @@ def rolled(model: Any, x_TD: torch.Tensor, context: int) -> torch.Tensor:
             del cache[:-context]
             keys, values = (torch.stack([pair[i] for pair in cache], 1) for i in (0, 1))  # [H, S, Dh]
             weight = (keys @ q[..., None] / q.shape[-1] ** 0.5).softmax(1)
+            reads.append(weight.mean((0, 2)))
             h = h + block.attended((weight * values).sum(1))
             h = h + block.feed_forward(h)
-    return model.norm(h)
+    return model.norm(h), torch.stack(reads)
 
 
 def test_beyond_the_context_the_oldest_token_is_forgotten_and_nothing_else() -> None:
@@ -181,11 +185,34 @@ def test_beyond_the_context_the_oldest_token_is_forgotten_and_nothing_else() -> 
             if t == 3:
                 state = model.reset(state, np.array([False, True]))  # rows roll at different times
             out, state = model.step(x_BTD[:, t], state)
-            torch.testing.assert_close(out[0], rolled(model, x_BTD[0, : t + 1], context), atol=1e-5, rtol=1e-4)
             begun = x_BTD[1, 3 : t + 1] if t >= 3 else x_BTD[1, : t + 1]
-            torch.testing.assert_close(out[1], rolled(model, begun, context), atol=1e-5, rtol=1e-4)
+            for b, seen in enumerate((x_BTD[0, : t + 1], begun)):
+                expected, _ = rolled(model, seen, context)
+                torch.testing.assert_close(out[b], expected, atol=1e-5, rtol=1e-4)
         exact = model(x_BTD[:1, -context:], torch.arange(7, 11)[None])[0, -1]
     assert float((out[0] - exact).abs().max()) > 1e-4  # not the same as encoding the last tokens anew
+
+
+@pytest.mark.parametrize("context", [4, HORIZON])
+def test_what_a_token_reads_is_what_a_plain_loop_says(context: int) -> None:
+    """Rows stand at different steps, and are asked for in any order; asking changes nothing."""
+    model = encoder(context=context)
+    x_BTD = torch.randn(3, 11, 6, generator=torch.Generator().manual_seed(1))
+    state = model.initial_state(3, "cpu")
+    with torch.no_grad():
+        for t in range(11):
+            if t == 3:
+                state = model.reset(state, np.array([False, True, False]))
+            _, state = model.step(x_BTD[:, t], state)
+            before = {name: value.copy() for name, value in state.arrays().items()}
+            found = model.reads(x_BTD[[1, 0], t], state, torch.tensor([1, 0]))
+            assert found.shape == (2, 2, context)
+            begun = x_BTD[1, 3 : t + 1] if t >= 3 else x_BTD[1, : t + 1]
+            for weights, seen in zip(found, (begun, x_BTD[0, : t + 1]), strict=True):
+                _, expected = rolled(model, seen, context)
+                torch.testing.assert_close(weights[:, -expected.shape[1] :], expected, atol=1e-5, rtol=1e-4)
+                assert not weights[:, : -expected.shape[1]].any()
+            assert all(np.array_equal(before[name], value) for name, value in state.arrays().items())
 
 
 @pytest.mark.parametrize("kind", ["transformer", "gru", "ff"])

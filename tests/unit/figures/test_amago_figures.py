@@ -16,10 +16,10 @@ from recollect.figures.reference import groups
 from recollect.figures.registry import kind
 from recollect.figures.spec import FigureSpec, figure_spec
 from recollect.settings.errors import UserError
-from recollect.settings.resolve import figure_settings, names
+from recollect.settings.resolve import figure_reads, figure_settings, names
 from recollect.stages.figure import spec_of
 
-FIGURES = [name for name in names("figures") if name.startswith("amago_")]
+FIGURES = [n for n in names("figures") if n.startswith("amago_") and figure_reads("paper", n) in ("scores", "training")]
 #: Published points of each figure; those without are examples of the code, or show what is ours.
 PUBLISHED = {
     "amago_2_meta_world": 4, "amago_ablations": 10, "amago_crafter": 20, "amago_dark_key_door_curves": 4,
@@ -45,6 +45,9 @@ def made_scores(figure: FigureSpec) -> pd.DataFrame:
                 for split, tasks in (("eval", 1), ("train", 1), ("single", 22), ("multi", 10)):
                     place = {"step": END, "split": split, "task": np.arange(tasks), "episode": 0}
                     frames.append(scores_frame(**known, **place, value=0.5 + noise))
+            for metric in ("actor_loss", "critic_loss", "gradient_norm"):
+                logged = {"metric": metric, "step": np.arange(5) * END // 4, "split": "train"}
+                frames.append(scores_frame(**about, **logged, value=1.0 + noise))
             place = {"step": END, "split": "eval", "task": 0, "episode": 0, "metric": "from_random"}
             frames.append(scores_frame(**about, **place, value=0.6 + noise))
             place = {"step": END, "split": "eval", "task": 0, "episode": np.arange(10), "metric": "part_return"}
@@ -54,7 +57,7 @@ def made_scores(figure: FigureSpec) -> pd.DataFrame:
 
 def drawn_table(figure: FigureSpec) -> pd.DataFrame:
     quick = {} if figure.kind == "result_table" else {"resamples": 100}
-    if figure.kind == "curve_panels":
+    if figure.kind in ("curve_panels", "training_metrics"):
         quick["points"] = 12
     figure = figure.model_copy(update={"options": figure.options | quick})
     return kind(figure.kind).draw(made_scores(figure), figure).table
