@@ -6,16 +6,14 @@ acting costs late in a rollout of 10,000 steps is not seen: it is timed over its
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from benchmarks.gpu.case import BYTES_OF_AN_UPDATE, Case, Part, Subject
-from recollect.amago import work
+from recollect.amago import speed, work
 from recollect.amago.loop import Trainer
-from recollect.amago.network import world_shape
-from recollect.amago.timestep_encoders import StepShape
-from recollect.amago.trajectory_files import Trajectory
 from recollect.common.cuda_graphs import WARM_UP
 from recollect.common.work import FLOAT, shape_of
 from recollect.evaluation.speed import Clock
@@ -34,16 +32,12 @@ def learning(case: Case) -> Subject:
     window = hp.context_of(shape_of(case.scale, case.env).horizon)
     net = work.parts(settings, window)
 
-    def update() -> None:
-        trainer.at.of_epoch = 0
-        trainer.learn({})
-
     per_update = hp.batch_size * window * work.learned(settings, window)
     parts = (
         Part(
             "update",
             "updates",
-            lambda: case.rate(update, UPDATES, least=1),
+            lambda: case.rate(partial(speed.update, trainer), UPDATES, least=1),
             per_update,
             BYTES_OF_AN_UPDATE * net.trained.parameters,
         ),
@@ -79,43 +73,13 @@ class Kept(Clock):
 
 
 def _trainer(case: Case, updates: int) -> Trainer:
-    """A run with a full enough buffer, whose epochs have so many updates."""
-    settings = case.settings
-    few = {"updates_per_epoch": updates, "start_learning_at_epoch": 0}
-    brief = settings.method.hyperparameters.model_copy(update=few)
-    settings = settings.model_copy(update={"method": settings.method.model_copy(update={"hyperparameters": brief})})
-    agent = algorithm_module(settings.method.algorithm, where=case.method).Agent
-    trainer = Trainer(agent, settings, case.device, Kept(case.nowhere))  # type: ignore[arg-type]
-    steps = world_shape(settings.environment).steps
-    length = brief.save_length_of(trainer.collector.world.horizon)
-    draws = np.random.default_rng(0)
-    for _ in range(2):
-        trainer.store.add([_rollout(draws, length, steps) for _ in range(brief.actors)])
-    return trainer
-
-
-def _rollout(draws: np.random.Generator, length: int, steps: StepShape) -> Trajectory:
-    """A rollout of a world of vectors, and of discrete or continuous actions."""
-    time = np.arange(length + 1, dtype=np.int32)
-    if steps.kind == "discrete":
-        previous = draws.integers(0, steps.actions, length + 1).astype(np.int16)
-        previous[0] = -1
-    else:
-        previous = draws.uniform(-1, 1, (length + 1, steps.actions)).astype(np.float32)
-        previous[0] = -2
-    return {
-        "observation": draws.random((length + 1, steps.vector), np.float32),
-        "previous_action": previous,
-        "reward": (draws.random(length + 1) < 0.05).astype(np.float32),
-        "done": time == length,
-        "time": time,
-    }
+    agent = algorithm_module(case.settings.method.algorithm, where=case.method).Agent
+    return speed.ready_trainer(agent, case.settings, case.device, Kept(case.nowhere), updates)  # type: ignore[arg-type]
 
 
 def _numbers(case: Case) -> np.ndarray:
     trainer = _trainer(case, 1)
     for _ in range(FEW):
-        trainer.at.of_epoch = 0
-        trainer.learn({})
+        speed.update(trainer)
     run: Any = trainer.run
     return np.array(run.rows)

@@ -25,7 +25,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from recollect.amago import agent, terms, training
+from recollect.amago import agent, speed, terms, training
 from recollect.amago.agent import critic_options, distribution_of, policy_of
 from recollect.amago.ensembles import ActionCritics, DiscreteCritics
 from recollect.amago.hyperparameters import AmagoHyperparameters
@@ -117,4 +117,5 @@ class Agent(agent.Agent):
 
 
 train = partial(training.train, Agent)
+updates_per_second = partial(speed.updates_per_second, Agent)
 load_policy = partial(policy_of, Agent)

@@ -22,7 +22,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from recollect.amago import agent, terms, training
+from recollect.amago import agent, speed, terms, training
 from recollect.amago.agent import critic_options, distribution_of, policy_of
 from recollect.amago.ensembles import ActionCritics
 from recollect.amago.hyperparameters import AmagoHyperparameters
@@ -175,4 +175,5 @@ class Agent(agent.Agent):
 
 
 train = partial(training.train, Agent)
+updates_per_second = partial(speed.updates_per_second, Agent)
 load_policy = partial(policy_of, Agent)

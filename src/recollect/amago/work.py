@@ -150,6 +150,18 @@ def trained(settings: Settings) -> Work:
     return Work(flop, passes, played_steps, policies * FLOAT * policy, steps, saved, captured, kernels)
 
 
+def measured(settings: Settings, steps: int, episodes: int) -> Work:
+    """The updates that `recollect measure` makes at least; it counts neither steps of training nor episodes."""
+    from recollect.amago.speed import FEWEST
+
+    del steps, episodes
+    hp: Any = settings.method.hyperparameters
+    window = hp.context_of(shape_met(settings).horizon)
+    captured, kernels = graphed(settings, window, FEWEST, 0)
+    flop = FEWEST * hp.batch_size * window * learned(settings, window)
+    return Work(flop, FEWEST * UPDATE, captured=captured, kernels=kernels)
+
+
 def played(settings: Settings) -> Work:
     hp: Any = settings.method.hyperparameters
     return work.played(settings, acted(settings, hp.context_of(shape_met(settings).horizon)))

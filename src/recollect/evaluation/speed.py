@@ -2,7 +2,8 @@
 
 It trains for a few steps and plays for a few episodes; the policy is thrown away. What is compiled, cached or allocated at
 first is left out of the clock. RA-DT's authors act in one environment at a time (figures 33 and 34):
-`steps_per_second_alone` is that, `steps_per_second_together` is what an evaluation of ours does.
+`steps_per_second_alone` is that, `steps_per_second_together` is what an evaluation of ours does. A method that learns while it acts
+may say how many updates it makes (`updates_per_second` of its module), as AMAGO does (its figure 29).
 """
 
 from __future__ import annotations
@@ -108,5 +109,25 @@ def speeds(settings: Settings, train: Callable[..., Policy], inputs: Inputs, scr
         "steps_per_second_alone": acting_speed(policy, environment, tasks[:1], settings.seed),
         "steps_per_second_together": acting_speed(policy, environment, tasks, settings.seed),
     }
-    about: dict[str, Any] = {"env": environment.name, "method": settings.method.name, "seed": settings.seed}
-    return scores_frame(**about, step=STEPS, split=SPLIT, metric=list(values), value=list(values.values()))
+    return _table(settings, values, STEPS)
+
+
+def update_speed(
+    settings: Settings, updates_per_second: Callable[..., float], device: str, scratch: Path
+) -> pd.DataFrame:
+    """Let a method update its networks for a while on the clock.
+
+    Args:
+        updates_per_second: the method's own; it takes settings, device and run.
+        scratch: see `Clock`.
+    """
+    return _table(settings, {"updates_per_second": updates_per_second(settings, device, Clock(scratch))}, 0)
+
+
+def _table(settings: Settings, values: dict[str, float], step: int) -> pd.DataFrame:
+    about: dict[str, Any] = {
+        "env": settings.environment.name,
+        "method": settings.method.name,
+        "seed": settings.seed,
+    }
+    return scores_frame(**about, step=step, split=SPLIT, metric=list(values), value=list(values.values()))

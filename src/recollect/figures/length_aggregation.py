@@ -10,6 +10,7 @@ Not published: the caption sums each method up in one number, the interquartile 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,20 +89,25 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
         )
 
 
-def _lengths(figure: FigureSpec, options: Options) -> dict[str, float]:
-    """The length of each environment, its option or the number that its name ends with."""
-    lengths = dict(options.lengths)
+def lengths_of(figure: FigureSpec, chosen: Mapping[str, float]) -> dict[str, float]:
+    """The length of each environment, the one chosen or the number that its name ends with. Raises UserError: there is none."""
+    lengths = dict(chosen)
     for name in figure.environments:
         number = re.search(r"\d+$", name)
         if number:
             lengths.setdefault(name, float(number.group()))
-    where = f"options of figure '{figure.name}'"
     without = [name for name in figure.environments if name not in lengths]
     if without:
+        where = f"options of figure '{figure.name}'"
         raise UserError(f"no length for {', '.join(without)}", where=where, do="add it under 'lengths'")
-    panels = panels_of(figure, options)
-    for listed in panels.values():
+    return lengths
+
+
+def _lengths(figure: FigureSpec, options: Options) -> dict[str, float]:
+    lengths = lengths_of(figure, options.lengths)
+    for listed in panels_of(figure, options).values():
         if len({lengths[name] for name in listed}) < len(listed):
+            where = f"options of figure '{figure.name}'"
             raise UserError("two environments have the same length", where=where, do="correct 'lengths'")
     return lengths
 

@@ -20,25 +20,29 @@ def measure(scale: str, env: str, method: str, seed: int, *, device: str = "cpu"
     """Measure how fast a method learns and acts on this machine.
 
     Raises:
-        UserError: a setting or an input is wrong, or the method is none that learns from histories and acts in context.
+        UserError: a setting or an input is wrong, or nothing of such a method is measured.
     """
     from recollect.artifacts.inputs import Inputs
     from recollect.artifacts.sealed import write_table
     from recollect.evaluation import speed
 
     settings = resolve(scale, env, method, seed)
+    module = algorithm_module(settings.method.algorithm, where=method_path(method))
     learns = hasattr(settings.method.hyperparameters, "optimisation")
-    if not learns or settings.environment.evaluation.protocol != "in_context":
+    in_context = learns and settings.environment.evaluation.protocol == "in_context"
+    if not in_context and not hasattr(module, "updates_per_second"):
         raise UserError(
-            f"'{method}' on '{env}' does not learn from histories and act in context, which is what is measured",
+            f"'{method}' on '{env}' does not learn from histories and act in context, and does not say how fast it updates",
             where=method_path(method),
             do="measure another method",
         )
-    module = algorithm_module(settings.method.algorithm, where=method_path(method))
     inputs = Inputs(device=device, **train_inputs(scale, env, method))
     known = STAGE.provenance(Job("measure", scale, env, method, str(seed)), device)
     with tempfile.TemporaryDirectory(prefix="recollect_") as scratch:
-        table = speed.speeds(settings, module.train, inputs, Path(scratch))
+        if in_context:
+            table = speed.speeds(settings, module.train, inputs, Path(scratch))
+        else:
+            table = speed.update_speed(settings, module.updates_per_second, inputs.device, Path(scratch))
     known |= {"seed": seed, "machine": speed.machine(device)}
     write_table(paths.speed(scale, env, method, seed), table, kind="speed", provenance=known)
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import yaml
 
+from recollect.amago import speed as amago_speed
+from recollect.amago.loop import Trainer
 from recollect.artifacts.sealed import read_table, verify, write_arrays
 from recollect.common.contract import Inputs
 from recollect.environments import registry
@@ -24,6 +26,7 @@ from recollect.stages.plan import plan
 from recollect.stages.selection import check_targets
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
+from recollect.stages.workload import work_of
 
 ROOM = "dark_room_10x10"
 SMOKE = ("smoke", ROOM)
@@ -103,8 +106,30 @@ def test_the_first_episode_is_not_on_the_clock(monkeypatch: pytest.MonkeyPatch) 
     assert speed.acting_speed(None, environment, [], 0) == pytest.approx(4 / 3)
 
 
-def test_what_does_not_learn_from_histories_is_refused(workdir: Path) -> None:
-    with pytest.raises(UserError, match="does not learn from histories"):
+def test_amagos_updates_are_measured_and_nothing_is_collected(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, made = [0.0], [0]
+    learn = Trainer.learn
+
+    def learned(trainer: Trainer, results: dict[str, float]) -> None:
+        learn(trainer, results)
+        made[0] = trainer.at.updates
+        now[0] += 4.0  # seconds: 3 calls on the clock
+
+    monkeypatch.setattr(amago_speed, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(Trainer, "learn", learned)
+    monkeypatch.setattr(Trainer, "collect", None)
+    job = ("smoke", "amago_pendulum_8", "amago_transformer")
+    measure.measure(*job, 0)
+    table = read_table(paths.speed(*job, 0), kind="speed")
+    assert table["metric"].tolist() == ["updates_per_second"] and table["value"].tolist() == [15 / 12]
+    assert made == [5 * amago_speed.UPDATES]
+    assert not (workdir / "results/smoke/runs").exists() and not (workdir / "results/smoke/checkpoints").exists()
+    work = [work_of(Job("measure", "smoke", f"amago_pendulum_{length}", job[2], "0")) for length in (8, 16)]
+    assert work[1].flop > 2 * work[0].flop > 0 and not work[0].env_steps
+
+
+def test_what_neither_acts_in_context_nor_says_how_fast_it_updates_is_refused(workdir: Path) -> None:
+    with pytest.raises(UserError, match="does not learn from histories and act in context, and does not say how fast"):
         measure.measure("smoke", "tmaze_passive_5", "dqn_ff", 0)
 
 
