@@ -26,6 +26,7 @@ FIGURES = [
     "helm_psychlab",
     "helm_random_maze",
     "helm_read_out",
+    "helm_words",
 ]
 QUICK = {"curve_panels": {"resamples": 100, "points": 12}, "bars": {"resamples": 100}}
 PUBLISHED = {"helm_minigrid": 5, "helm_procgen": 18, "helm_procgen_aggregate": 3, "helm_lm_depth": 7}

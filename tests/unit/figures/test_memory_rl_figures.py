@@ -11,6 +11,7 @@ from made_traces import made_trace
 from matplotlib.colors import rgb_to_hsv, to_rgb
 
 from recollect.artifacts.scores import concat_scores, scores_frame
+from recollect.common.histories import Histories
 from recollect.common.traces import Trace
 from recollect.figures import curve_panels, history_attention, length_aggregation, statistics, style
 from recollect.figures.spec import FigureSpec, figure_spec
@@ -300,6 +301,29 @@ def test_the_decision_may_be_other_steps_and_two_environments_stand_beside_each_
     assert "Decision: maze 12: steps 12 to 12, Room: steps 9 to 10." in drawn.notes
     with pytest.raises(UserError, match="no map of steps 2 to 3"):
         drawn_attention([attending(seed, every=6) for seed in (0, 1)], options={"decision": {"maze_12": [2, 3]}})
+
+
+def test_chosen_layers_are_drawn_in_their_order_and_episodes_end_where_they_end() -> None:
+    """An episode of six steps among those of twelve: the decision is at the end of each."""
+    long = attending()
+    of_second, step = long.played.episode == 1, long.played.timestep
+    kept = ~(of_second & (step >= 6))
+    arrays = {name: column[kept] for name, column in long.played.arrays().items()}
+    arrays["done"] = arrays["done"] | (of_second & (step == 5))[kept]
+    maps = {"history_attention": long.maps["history_attention"][kept]}
+    short = Trace(long.about, Histories(arrays), {}, maps, np.arange(int(kept.sum())), None)
+    table = drawn_attention([short], seeds=[0], options={"layers": [2]})
+    assert set(table["panel"].str.extract(r"(layer \d)")[0]) == {"layer 2"} and "line:uniform" not in set(
+        table["method"]
+    )
+    decision = table[table["panel"] == "maze_12, layer 2, decision"].set_index("x")["y"]
+    episodes = len(short.played.episodes)
+    assert decision[1] == pytest.approx(((episodes - 1) / 12 + 1 / 6) / episodes)
+    assert decision[12] == pytest.approx((episodes - 1) / 12 / episodes)
+    drawn = history_attention.draw([short], attention_spec(seeds=[0]))
+    assert "Decision: maze 12: steps -1 to -1 of each episode, where -1 is its last." in drawn.notes
+    with pytest.raises(UserError, match="there is no layer 3"):
+        drawn_attention([short], seeds=[0], options={"layers": [3]})
 
 
 def test_a_policy_that_does_not_attend_is_refused() -> None:
