@@ -183,8 +183,12 @@ def _plot(table: pd.DataFrame, by_env: dict[str, Read], figure: FigureSpec, opti
         edges = trace_reading.edges(bins, -(-one.longest // bins), one.longest)
         is_future = np.triu(np.ones((bins, bins), bool), 1)
         trace_reading.draw_map(upper, edges, edges, np.where(is_future, np.nan, one.maps[place]), norm)
-        layer_title = f", layer {one.layers[place]}" if len(one.layers) > 1 else ""
-        upper.set_title(f"{titles[env]}{layer_title}", loc="left")
+        names = [titles[env], f"layer {one.layers[place]}"]
+        if len(one.layers) == 1:
+            names = names[:1]
+        elif len(by_env) == 1:  # the figure's own title says of what
+            names = names[1:]
+        upper.set_title(", ".join(names), loc="left")
         extra_rows += _draw_decision(lower, f"{env}, layer {one.layers[place]}, {DECISION}", table, one, figure)
         if column == 0:
             upper.set_ylabel("acts at step")
