@@ -1,4 +1,5 @@
-// The page of a world that is drawn from above: where the agent walks, and the windows of its past that it reads.
+// The page of a world that is drawn from above: where the agent walks, and what it reads: windows of its past, or steps of its
+// episode.
 
 const PACE = 110;
 const UNIT = 20; // of a cell in a drawing
@@ -33,6 +34,16 @@ function attentionOf(task, row, entry) {
   const { width, weight, row: rows, top } = task.attention, each = width / task.read.count, first = place * width + entry * each;
   const weights = Array.from(weight.subarray(first, first + each), (level) => (level / 255) * top[place]);
   return { weights, uniform: 1 / width, row: rows[place], top: top[place] };
+}
+
+/** The weights on the steps of this episode, [step, weight] each, as last computed at or before a row; null: none. */
+function backOf(task, row) {
+  const place = task.attention && !task.read ? mapAt(task, row) : -1;
+  if (place < 0) return null;
+  const { width, weight, row: rows, top } = task.attention, now = rows[place] - task.start[at.episode], first = Math.max(0, now + 1 - width);
+  const of = (step) => (weight[(place + 1) * width - 1 - (now - step)] / 255) * top[place];
+  const weights = Array.from({ length: now + 1 - first }, (_, i) => [first + i, of(first + i)]);
+  return { weights, first, row: rows[place], top: Math.max(1e-9, ...weights.map(([, value]) => value)) };
 }
 
 const middle = (task, cell) => xy(task, cell).map((v) => (v + 0.5) * UNIT);
@@ -115,7 +126,10 @@ const path = (task, cells, who) => walk(task, cells, who) + circle(`begin ${who}
 
 function drawAgent(task, row) {
   const start = task.start[at.episode], cells = Array.from(task.cell.subarray(start, row + 1));
-  const shade = at.visits ? shadeOf(task.cell.subarray(0, start), () => 1, 0.55, Math.log1p) : new Map();
+  const back = backOf(task, row), read = back && cells.slice(back.first, back.first + back.weights.length);
+  const lit = back ? shadeOf(read, (i) => back.weights[i][1], 0.8) : new Map();
+  const shade = at.visits ? shadeOf(task.cell.subarray(0, start), () => 1, 0.55, Math.log1p) : lit;
+  $("agent-title").textContent = `its path in this episode until now${back && !at.visits ? "; shaded: attention" : ""}`;
   const [x, y] = middle(task, task.cell[row]), action = task.actions[task.action[row]], move = MOVES[action];
   let here = circle("here", [x, y], 4.8, 1.3);
   if (move) {
@@ -123,7 +137,7 @@ function drawAgent(task, row) {
     const points = [[dx * tip, dy * tip], [dx * back - dy * wing, dy * back + dx * wing], [dx * back + dy * wing, dy * back - dx * wing]];
     here += `<polygon class="here" stroke="none" points="${points.map(([px, py]) => `${x + px},${y + py}`).join(" ")}"/>`;
   }
-  room($("agent"), task, shade, "visit", [path(task, cells, "agent"), here]);
+  room($("agent"), task, shade, at.visits ? "visit" : "attend", [path(task, cells, "agent"), here]);
   const [column, line] = xy(task, task.cell[row]);
   const rows = [
     ["stands in", `column ${column}, row ${line}`],
@@ -212,8 +226,9 @@ function drawSteps(task, row) {
 function drawAttention(task, row) {
   $("attention-card").hidden = !task.attention;
   if (!task.attention) return;
-  const entry = entryOf(task), found = windowOf(task, row, entry), attention = found && attentionOf(task, row, entry);
   $("attention").innerHTML = "";
+  if (!task.read) return drawBack(task, row);
+  const entry = entryOf(task), found = windowOf(task, row, entry), attention = found && attentionOf(task, row, entry);
   $("attention-said").textContent = "nothing is read";
   if (!attention) return;
   const shown = attention.weights.length, start = found.end - shown, top = Math.max(attention.top, 2 * attention.uniform);
@@ -228,6 +243,20 @@ function drawAttention(task, row) {
   $("attention-said").textContent = `mean over layers and heads; dotted: evenly${late}`;
 }
 
+/** How much the step that is shown reads of this episode until then. */
+function drawBack(task, row) {
+  const back = backOf(task, row), exactly = (weight) => `${(100 * weight).toFixed(1)} %`;
+  $("attention-said").textContent = "no map in this episode yet";
+  if (!back) return;
+  const { weights, first, top } = back, shown = weights.length, even = 1 / shown, high = Math.max(top, 2 * even);
+  const parts = [attentionBars(weights, first, shown, high, 80, 74, exactly), axis(80 - (even / high) * 74, "dotted")];
+  for (const [step] of weights)
+    if ((step + 1) % spacing(shown) === 0) parts.push(`<text x="${placeOf(shown)(step - first)}" y="93" text-anchor="middle">${step + 1}</text>`);
+  $("attention").innerHTML = parts.join("") + atRight("step of this episode", 104);
+  const late = back.row === row ? "" : `; computed at step ${back.row - task.start[at.episode] + 1}`;
+  $("attention-said").textContent = `mean over layers and heads; dotted: evenly${late}`;
+}
+
 function drawPage(task, row) {
   $("read-card").hidden = !task.read;
   $("main").className = [task.width > 1.6 * task.height ? "wide" : "", task.read ? "" : "alone"].join(" ").trim();
@@ -236,4 +265,5 @@ function drawPage(task, row) {
 
 $("visits").addEventListener("change", () => { at.visits = $("visits").checked; draw(); });
 onClick("returns", "episode", (episode) => go({ episode }));
+onClick("attention", "step", (step) => { if (!taskOf(at.task).read) go({ step }); });
 onClick("choices", "entry", (entry) => { at.entry = entry; draw(); });

@@ -98,7 +98,9 @@ def _task(trace: Trace, entry: dict[str, Any]) -> dict[str, Any]:
             **{name: packed(values, "float32" if name in NUMBERS else "int16") for name, values in read.items()},
         }
         if "attention" in trace.maps:
-            content["attention"] = _attention(trace, first, end)
+            content["attention"] = _attention(trace, "attention", first, end)
+    elif "history_attention" in trace.maps:
+        content["attention"] = _attention(trace, "history_attention", first, end, int(table.length[of_task].max()))
     return content
 
 
@@ -107,10 +109,13 @@ def column_of(trace: Trace, fact: str, rows: slice) -> str | None:
     return packed(trace.facts[fact][rows], "float32") if fact in trace.facts else None
 
 
-def _attention(trace: Trace, first: int, end: int) -> dict[str, Any]:
-    """Mean attention over layers on each retrieved step, where there is a map."""
+def _attention(trace: Trace, name: str, first: int, end: int, last: int | None = None) -> dict[str, Any]:
+    """Mean attention over layers on each retrieved step, or on each of so many `last` steps, where there is a map."""
     has_map = (trace.map_row >= first) & (trace.map_row < end)
-    weight_MW = trace.maps["attention"][has_map].astype(np.float64).sum(-1).mean(1)
+    weight_MLW = trace.maps[name][has_map].astype(np.float64)
+    if last is None:
+        weight_MLW = weight_MLW.sum(-1)  # over the tokens of a step
+    weight_MW = weight_MLW.mean(1)[:, slice(None) if last is None else slice(-last, None)]
     return {
         "width": int(weight_MW.shape[1]),
         "row": packed(trace.map_row[has_map] - first, "int32"),

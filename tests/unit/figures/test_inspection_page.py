@@ -231,6 +231,33 @@ def test_a_method_without_memory_has_a_page_without_what_it_reads() -> None:
 
 
 @needs_node
+@pytest.mark.parametrize("context", [5, 30])
+def test_a_transformers_page_shows_how_much_it_reads_of_each_step_of_its_episode(context: int) -> None:
+    """The first of two layers reads the present step alone, the other all that the context reaches alike."""
+    plain = made_trace(method="dqn_gpt", retrieves=False)
+    weights = np.zeros((len(plain.played), 2, context), np.float32)
+    weights[:, 0, -1] = 1.0
+    for row, step in enumerate(plain.played.timestep):
+        reach = min(context, step + 1)
+        weights[row, 1, context - reach :] = 1 / reach
+    maps = {"history_attention": weights}
+    trace = Trace(plain.about, plain.played, {}, maps, np.arange(len(plain.played)), plain.cell_N2)
+    said = run_script(
+        page_of(trace),
+        """const first = ['attention', 'agent-title', 'agent'].map((id) => [made[id].innerHTML, made[id].textContent]);
+        made["attention"].handlers.click({ target: { dataset: { step: "7" } } });
+        return [...first, made['attention-card'].hidden, location.hash];""",
+        "#task=6&episode=5&step=9",
+    )
+    reach = min(context, 9)
+    bars = re.findall(r"<title>step (\d+): (\S+) %</title>", said[0][0])
+    assert [int(step) for step, _ in bars] == list(range(10 - reach, 10))
+    assert [float(share) for _, share in bars] == pytest.approx([50 / reach] * (reach - 1) + [50 + 50 / reach], abs=0.3)
+    assert said[1][1].endswith("shaded: attention") and 'class="attend"' in said[2][0]
+    assert said[3] is False and said[4].endswith("step=8")
+
+
+@needs_node
 def test_of_several_windows_each_can_be_looked_at() -> None:
     trace = made_trace(select=2, length=4)
     said = run_script(
