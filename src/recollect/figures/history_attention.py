@@ -25,6 +25,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
 
 READS = "traces"
+BY_ENVIRONMENT = ("decision", "marks", "titles")
 DECISION = "decision"
 
 

@@ -91,7 +91,8 @@ def _named_in_options(figure: FigureSettings) -> Iterator[str]:
     for option in declaration("figure", figure.kind, "BY_ENVIRONMENT") or ():
         given = figure.options.get(option)
         for key, value in given.items() if isinstance(given, Mapping) else ():
-            yield from map(str, value if isinstance(value, list | tuple) else [key])
+            listed = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+            yield from value if listed else [key]
 
 
 @contextmanager

@@ -23,13 +23,24 @@ FIGURES = [
     "helm_miniworld",
     "helm_procgen",
     "helm_procgen_aggregate",
+    "helm_procgen_curve",
     "helm_psychlab",
     "helm_random_maze",
     "helm_read_out",
     "helm_words",
 ]
-QUICK = {"curve_panels": {"resamples": 100, "points": 12}, "bars": {"resamples": 100}}
-PUBLISHED = {"helm_minigrid": 5, "helm_procgen": 18, "helm_procgen_aggregate": 3, "helm_lm_depth": 7}
+QUICK = {
+    "aggregate_curve": {"resamples": 100, "points": 12},
+    "curve_panels": {"resamples": 100, "points": 12},
+    "bars": {"resamples": 100},
+}
+PUBLISHED = {
+    "helm_minigrid": 5,
+    "helm_procgen": 18,
+    "helm_procgen_aggregate": 3,
+    "helm_procgen_curve": 3,
+    "helm_lm_depth": 7,
+}
 
 
 def made_scores(figure: FigureSpec) -> pd.DataFrame:

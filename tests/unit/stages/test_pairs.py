@@ -117,6 +117,8 @@ def test_a_package_that_registers_an_environment_is_named_with_file_and_line(min
         ("length_aggregation", {"lengths": {"tmaze_pasive_10": 10}}),
         ("length_aggregation", {"beside": {"others": ["tmaze_passive_5", "tmaze_pasive_10"]}}),
         ("curve_panels", {"lines": {"tmaze_pasive_10": 0.5}}),
+        ("aggregate_curve", {"scales": {"tmaze_pasive_10": [0, 1]}}),
+        ("history_attention", {"decision": {"tmaze_pasive_10": [-3, -1]}}),
     ],
 )
 def test_options_name_environments_that_there_are_drawn_or_not(
