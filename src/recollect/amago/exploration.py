@@ -3,7 +3,7 @@
 - `bilevel`: falls linearly within a rollout and over training:
   eps = m (s - (s - e) t / H), s = 1.0 -> 0.05 and e = 0.8 -> 0.01 over the first `anneal` steps of an actor.
 - `plain`: falls over training only.
-- `window` (T-Maze): as `plain` at the first step and in the last three, and 0.5 / length in between.
+- `window` (T-Maze): as `plain` at the first step and in the last four (`never_anneals`: three), and 0.5 / length in between.
 
 An exploration of your own (`recollect.amago.own_parts`) may override all that `Exploration` does.
 

@@ -151,15 +151,15 @@ def trained(settings: Settings) -> Work:
 
 
 def measured(settings: Settings, steps: int, episodes: int) -> Work:
-    """The updates that `recollect measure` makes at least; it counts neither steps of training nor episodes."""
-    from recollect.amago.speed import FEWEST
+    """The fewest updates that `recollect measure` makes, and its time. It counts neither steps of training nor episodes."""
+    from recollect.amago.speed import FEWEST, SECONDS
 
     del steps, episodes
     hp: Any = settings.method.hyperparameters
     window = hp.context_of(shape_met(settings).horizon)
     captured, kernels = graphed(settings, window, FEWEST, 0)
     flop = FEWEST * hp.batch_size * window * learned(settings, window)
-    return Work(flop, FEWEST * UPDATE, captured=captured, kernels=kernels)
+    return Work(flop, FEWEST * UPDATE, captured=captured, kernels=kernels, timed=SECONDS)
 
 
 def played(settings: Settings) -> Work:

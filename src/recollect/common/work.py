@@ -40,6 +40,7 @@ class Work(NamedTuple):
     kernels: float = 0.0  # and how many kernels these graphs have;
     cells: float = 0.0  # those of recurrent cells that are not in `kernels`, where more than FEW seeds are one network,
     apart: float = 0.0  # and of each seed, where there are no more, as theirs go one after the other
+    timed: float = 0.0  # seconds for which something is done as often as the machine can
 
     def __add__(self, other: Work) -> Work:  # type: ignore[override]
         return Work(*(a + b for a, b in zip(self, other, strict=True)))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from recollect.common.contract import Policy, Traced, Worded, facts_of
+from recollect.common.histories import Histories
 from recollect.common.rollout import Watch
 from recollect.common.traces import Trace
 from recollect.environments import registry
@@ -25,9 +26,23 @@ from recollect.evaluation.in_context import Moment, play_in_context
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings
 
-MAPS_PER_EPISODE = 100  # evenly spaced, and one of the last step; every step of a short episode
+MAPS_PER_EPISODE = 100  # evenly spaced, at most, and one of the last step; every step of a short episode
 TASKS = 3  # traced where none is named
 EPISODES = 10  # of a task, of an episodic evaluation
+
+
+def apart(steps: np.ndarray) -> np.ndarray:
+    """How many steps lie between the maps of episodes of so many: a power of two, so that maps of a shorter one serve a longer."""
+    return 2 ** np.ceil(np.log2(np.maximum(steps / MAPS_PER_EPISODE, 1))).astype(np.int64)
+
+
+def needed(played: Histories, row_M: np.ndarray) -> np.ndarray:
+    """Which maps stay, bool [M]: how far they are apart is known when their episode has ended."""
+    begins = np.flatnonzero(played.timestep == 0)
+    lengths = np.diff(begins, append=len(played))
+    length_N = np.repeat(lengths, lengths)
+    step_M, length_M = played.timestep[row_M], length_N[row_M]
+    return (step_M % apart(length_M) == 0) | (step_M == length_M - 1)
 
 
 class Recorder:
@@ -36,13 +51,11 @@ class Recorder:
     Args:
         policy: who acts; what it says of itself is recorded if it is `Traced`.
         rows_N: the rows to watch.
-        horizon: longest episode, steps.
     """
 
-    def __init__(self, policy: Policy, rows_N: np.ndarray, horizon: int) -> None:
+    def __init__(self, policy: Policy, rows_N: np.ndarray) -> None:
         self.policy = policy if isinstance(policy, Traced) else None
         self.rows_N = rows_N
-        self.every = max(1, horizon // MAPS_PER_EPISODE)
         self.moments: list[dict[str, np.ndarray]] = []
         self.facts: list[dict[str, np.ndarray]] = []
         self.maps: list[dict[str, np.ndarray]] = []
@@ -70,7 +83,7 @@ class Recorder:
         )
         if self.policy is not None:
             self.facts.append(self.policy.traced(rows_N))
-            due = np.flatnonzero(playing_N & ((self.step_N % self.every == 0) | done_N))
+            due = np.flatnonzero(playing_N & ((self.step_N % apart(self.step_N + 1) == 0) | done_N))
             if len(due) and (maps := self.policy.maps(rows_N[due])):
                 self.maps.append(maps)
                 self.mapped.append(np.stack([np.full(len(due), len(self.moments) - 1), due], 1))
@@ -84,8 +97,6 @@ class Recorder:
             tasks: the task of each watched row.
             scenes: of each watched row, what its world looks like from above, or None.
         """
-        from recollect.common.histories import Histories
-
         kept_NT = np.stack([moment["playing"] for moment in self.moments], 1)
         place_R, _ = np.nonzero(kept_NT)  # of each row of the trace, among the watched ones
 
@@ -111,10 +122,12 @@ class Recorder:
         row_NT = kept_NT.reshape(-1).cumsum().reshape(kept_NT.shape) - 1
         row_M = row_NT[mapped_M2[:, 1], mapped_M2[:, 0]]
         order = row_M.argsort(kind="stable")
+        histories = Histories(played)
+        order = order[needed(histories, row_M[order])]
         maps = {}
         for name in self.maps[0] if self.maps else ():
             maps[name] = np.concatenate([maps[name] for maps in self.maps])[order]
-        return Trace(dict(about), Histories(played), columns(self.facts), maps, row_M[order], cell_R2)
+        return Trace(dict(about), histories, columns(self.facts), maps, row_M[order], cell_R2)
 
 
 def chosen_tasks(environment: EnvironmentSettings, split: str, wanted: Sequence[int]) -> list[int]:
@@ -176,7 +189,7 @@ def trace(
     episodes = 1 if is_in_context else min(EPISODES, environment.evaluation.episodes // len(listed))
     tasks_of_rows = np.repeat(tasks, episodes)
     rows_N = tasks_of_rows + np.tile(np.arange(episodes), len(tasks)) * len(listed)
-    recorder = Recorder(policy, rows_N, horizon)
+    recorder = Recorder(policy, rows_N)
     if is_in_context:
         play_in_context(policy, environment, list(listed), seed=seed, progress=progress, watch=recorder)
     else:

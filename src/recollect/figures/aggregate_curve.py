@@ -45,7 +45,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
         "y": f"{options.y_label}: {captions.STATISTIC_WORDS[options.statistic]} over seeds and environments, as tasks",
         "low, high": captions.bounds_meant(options.statistic),
     }
-    notes = learning_curves.notes(options.window, options.points, dropped)
+    notes = learning_curves.notes(options.window, options.points, dropped, finals=False)
     with style.paper_style():
         canvas = style.blank_figure(style.SINGLE_COLUMN, 2.0)
         axes = canvas.subplots()

@@ -2,8 +2,8 @@
 
 One column per environment and layer. Map: the step at which it acts against the step that is read, the mean over episodes and
 seeds (bins where episodes are long). Below: what it reads at the last steps, where the decision falls, with the bootstrap
-interval over seeds and episodes. Attention is that of the token of the present step, the mean over heads. Dotted: a
-policy that reads all steps alike, where all episodes are equally long.
+interval over seeds and episodes. Attention is that of the token of the present step, the mean over heads. Dotted: what a
+policy would read at the same steps that reads all that it has of its episode alike.
 """
 
 from __future__ import annotations
@@ -48,17 +48,21 @@ class Read(NamedTuple):
 
     maps: np.ndarray
     decision: statistics.Interval
+    uniform: np.ndarray  # [longest], of a policy that reads all steps alike
     layers: tuple[int, ...]  # from 1
     shortest: int  # episode, steps
     longest: int
     episodes: int
 
 
-def by_step(trace: Trace, horizon: int) -> tuple[np.ndarray, np.ndarray]:
-    """Attention [M, L, horizon] of each mapped step on the steps of its episode, and which step that is, [M]."""
+def by_step(trace: Trace, horizon: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Attention of each mapped step on the steps of its episode: [M, L, horizon], and that of who reads all alike, [M, horizon].
+
+    The last is which steps they are, [M].
+    """
     if "history_attention" not in trace.maps:
-        what = f"{trace.about['method']} does not attend to its history, so there is no attention to draw"
-        do = "name a method with a transformer, such as dqn_gpt"
+        what = f"{trace.about['method']} does not attend to its history (or not step by step), so there is no attention to draw"
+        do = "name a method with a transformer, such as dqn_gpt; of AMAGO, one without `slow_inference`"
         raise UserError(what, where=f"trace of {trace.about['env']}, seed {trace.about['seed']}", do=do)
     weights_MLC = trace.maps["history_attention"].astype(np.float64)
     step_M = trace.played.timestep[trace.map_row]
@@ -66,7 +70,7 @@ def by_step(trace: Trace, horizon: int) -> tuple[np.ndarray, np.ndarray]:
     place_MT = np.arange(horizon) - step_M[:, None] + context - 1
     there_MT = (place_MT >= 0) & (place_MT < context)
     weights_MLT = np.take_along_axis(weights_MLC, np.clip(place_MT, 0, context - 1)[:, None], 2)
-    return weights_MLT * there_MT[:, None], step_M
+    return weights_MLT * there_MT[:, None], there_MT / there_MT.sum(1, keepdims=True), step_M
 
 
 def counted(step: int, length: int) -> int:
@@ -86,10 +90,11 @@ def read(traces: Sequence[Trace], tasks: Sequence[int], options: Options, figure
     decisions = []
     layers: tuple[int, ...] = ()
     for trace in traces:
-        attention_MLT, step_M = by_step(trace, horizon)
+        attention_MLT, alike_MT, step_M = by_step(trace, horizon)
         layers = _chosen_layers(options, attention_MLT.shape[1], figure)
         attention_MLT = attention_MLT[:, [layer - 1 for layer in layers]]
-        decisions.append(_decisions(trace, tasks, attention_MLT, step_M, options.decision.get(env, (-1, -1))))
+        with_alike = np.concatenate([attention_MLT, alike_MT[:, None]], 1)
+        decisions.append(_decisions(trace, tasks, with_alike, step_M, options.decision.get(env, (-1, -1))))
 
         # The attention on a bin of steps is that on all of them; the last bin may be short.
         padded = np.pad(attention_MLT, ((0, 0), (0, 0), (0, bins * size - horizon)))
@@ -105,7 +110,8 @@ def read(traces: Sequence[Trace], tasks: Sequence[int], options: Options, figure
     maps_QLW = trace_reading.mean_where_counted(np.asarray(total_QLW), count_Q11)
     rng = generator("bootstrap", figure.name, env)
     decision = statistics.stratified_bootstrap(np.array(decisions), rng, resamples=options.resamples)
-    return Read(maps_QLW.swapaxes(0, 1), decision, layers, min(lengths), horizon, len(decisions[0]))
+    maps_LQW = maps_QLW.swapaxes(0, 1)
+    return Read(maps_LQW, decision, decision.value[-1], layers, min(lengths), horizon, len(decisions[0]))
 
 
 def _lengths(trace: Trace, tasks: Sequence[int]) -> list[int]:
@@ -202,8 +208,7 @@ def _plot(table: pd.DataFrame, by_env: dict[str, Read], figure: FigureSpec, opti
 
     # What is resampled besides seeds are episodes, so these stand in the place of tasks.
     small_print = [line.replace("task", "episode") for line in captions.small_print(figure, table, "mean")]
-    lines = [LINE + UNIFORM] if extra_rows else []
-    handles = style.legend_handles(figure, style.styles_of(figure.methods), lines)
+    handles = style.legend_handles(figure, style.styles_of(figure.methods), [LINE + UNIFORM])
     style.finish(canvas, figure, handles, small_print)
     notes = captions.notes_on_method(figure, table, "mean", options.resamples, "seeds and episodes")
     notes = [note.replace("task", "episode") for note in notes]
@@ -234,9 +239,9 @@ def _draw_decision(axes: Axes, panel: str, table: pd.DataFrame, read: Read, figu
     axes.set_ylim(0, height)
     axes.set_yticks(within(height))
     axes.set_xlabel("reads step")
-    if read.shortest < read.longest:
-        return []
-    return style.draw_constant(axes, panel, UNIFORM, 1 / read.longest, (1.0, float(read.longest)))
+    x = np.arange(1.0, read.longest + 1)
+    axes.plot(x, read.uniform, color=style.BLACK, linestyle=style.DOTS, linewidth=0.9, zorder=1.8)
+    return [(panel, LINE + UNIFORM, step, alike) for step, alike in zip(x.tolist(), read.uniform.tolist(), strict=True)]
 
 
 def _mark(axes: Axes, marks: dict[str, int], length: int) -> None:

@@ -158,13 +158,14 @@ def dropped_print(dropped: list[str]) -> list[str]:
     )
 
 
-def notes(window: int, points: int, dropped: list[str]) -> list[str]:
-    """Sentences for the caption: how runs became curves, and which were dropped."""
+def notes(window: int, points: int, dropped: list[str], *, of: str = "Evaluations", finals: bool = True) -> list[str]:
+    """Sentences for the caption: how runs became curves (and, with `finals`, their final values), and which were dropped."""
     smoothed = f"smoothed by a rolling mean over {window} and " if window > 1 else ""
-    sentences = [
-        f"Evaluations are {smoothed}interpolated onto {points} points; the final value of a run is the mean of its last "
-        f"{max(1, points // FINAL)}."
-    ]
+    verb = "are" if of.endswith("s") else "is"
+    sentence = f"{of} {verb} {smoothed}interpolated onto {points} points"
+    if finals:
+        sentence += f"; the final value of a run is the mean of its last {max(1, points // FINAL)}"
+    sentences = [f"{sentence}."]
     if dropped:
         sentences.append(f"Dropped, because they stopped before 0.9 of the plot: {'; '.join(dropped)}.")
     return sentences

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from recollect.figures import captions, learning_curves, reading, spec, style
 from recollect.figures.finishing import finished
-from recollect.figures.spec import TABLE_COLUMNS, Drawn, FigureSpec, Panel, ScoreOptions, options_of
+from recollect.figures.spec import TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, Panel, ScoreOptions, options_of
 from recollect.settings.seeding import generator
 
 READS = "training"
@@ -51,11 +51,11 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
         "y": f"{' or '.join(spec.one_or_more(options.metric))}: {captions.STATISTIC_WORDS[options.statistic]} over seeds",
         "low, high": learning_curves.bounds_meant(options.statistic),
     }
-    notes = learning_curves.notes(options.window, options.points, dropped)
+    notes = learning_curves.notes(options.window, options.points, dropped, of="What was logged", finals=False)
     with style.paper_style():
-        canvas = _plot(table, panels, figure, options)
+        canvas, published = _plot(table, panels, figure, options)
         more = learning_curves.dropped_print(dropped)
-        return finished(canvas, figure, options, table, [], meaning, over="seeds", more_print=more, notes=notes)
+        return finished(canvas, figure, options, table, published, meaning, over="seeds", more_print=more, notes=notes)
 
 
 def _measured(
@@ -74,18 +74,21 @@ def _measured(
     return pd.concat(parts)
 
 
-def _plot(table: pd.DataFrame, panels: list[Panel], figure: FigureSpec, options: Options) -> Figure:
+def _plot(
+    table: pd.DataFrame, panels: list[Panel], figure: FigureSpec, options: Options
+) -> tuple[Figure, list[ExtraRow]]:
     columns = min(options.columns, len(panels))
     depth = -(-len(panels) // columns)
     width = style.DOUBLE_COLUMN if columns > 1 else style.SINGLE_COLUMN
     canvas = style.blank_figure(width, depth * (options.panel_height + 0.35))
     grid = canvas.subplots(depth, columns, squeeze=False)
+    published: list[ExtraRow] = []
     for place, panel in enumerate(panels):
         axes = grid.ravel()[place]
         rows = table[table["panel"] == panel.name]
         end = float(rows["x"].max())
         points = options.points
-        learning_curves.draw_curves(axes, rows, figure, panel.name, int(end), points // 8, points)
+        published += learning_curves.draw_curves(axes, rows, figure, panel.name, int(end), points // 8, points)
         learning_curves.step_ticks(axes, [0, end / 2, end])
         _set_y_axis(axes, rows, panel, options)
         if len(figure.environments) > 1:
@@ -93,7 +96,7 @@ def _plot(table: pd.DataFrame, panels: list[Panel], figure: FigureSpec, options:
         if place + columns >= len(panels):
             axes.set_xlabel(options.x_label)
     style.hide_unused(grid, len(panels))
-    return canvas
+    return canvas, published
 
 
 def _set_y_axis(axes: Axes, rows: pd.DataFrame, panel: Panel, options: Options) -> None:

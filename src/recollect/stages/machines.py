@@ -83,7 +83,7 @@ class Machine(Frozen):
         if job.stage == "train":
             computed *= next(again, 1.0)
             computed *= self.together if is_ensemble(job.scale, job.method) and not is_large(job.scale) else 1.0
-        return computed + self.plays(job, work, seeds)
+        return computed + work.timed + self.plays(job, work, seeds)
 
     def plays(self, job: Job, work: Work, seeds: int = 1) -> float:
         """Seconds of a job's environment steps, which `works` has, too.

@@ -298,6 +298,10 @@ def test_the_decision_may_be_other_steps_and_two_environments_stand_beside_each_
     drawn = history_attention.draw(traces, attention_spec(environments=["maze_12", "room_12"], options=options))
     room = drawn.table[drawn.table["panel"] == "room_12, layer 2, decision"]["y"].tolist()[:12]
     assert room[8:10] == pytest.approx([(1 / 9 + 1 / 10) / 2, 1 / 20]) and room[10:] == [0.0, 0.0]
+    alike = drawn.table[
+        (drawn.table["panel"] == "room_12, layer 1, decision") & (drawn.table["method"] == "line:uniform")
+    ]
+    assert alike["y"].tolist() == pytest.approx(room)  # the second layer reads all alike
     assert "Decision: maze 12: steps 12 to 12, Room: steps 9 to 10." in drawn.notes
     with pytest.raises(UserError, match="no map of steps 2 to 3"):
         drawn_attention([attending(seed, every=6) for seed in (0, 1)], options={"decision": {"maze_12": [2, 3]}})
@@ -313,10 +317,10 @@ def test_chosen_layers_are_drawn_in_their_order_and_episodes_end_where_they_end(
     maps = {"history_attention": long.maps["history_attention"][kept]}
     short = Trace(long.about, Histories(arrays), {}, maps, np.arange(int(kept.sum())), None)
     table = drawn_attention([short], seeds=[0], options={"layers": [2]})
-    assert set(table["panel"].str.extract(r"(layer \d)")[0]) == {"layer 2"} and "line:uniform" not in set(
-        table["method"]
-    )
-    decision = table[table["panel"] == "maze_12, layer 2, decision"].set_index("x")["y"]
+    assert set(table["panel"].str.extract(r"(layer \d)")[0]) == {"layer 2"}
+    of_decision = table[table["panel"] == "maze_12, layer 2, decision"].set_index("x")
+    decision, alike = (of_decision[of_decision["method"] == method]["y"] for method in ("dqn_gpt", "line:uniform"))
+    assert decision.to_numpy() == pytest.approx(alike.to_numpy())
     episodes = len(short.played.episodes)
     assert decision[1] == pytest.approx(((episodes - 1) / 12 + 1 / 6) / episodes)
     assert decision[12] == pytest.approx((episodes - 1) / 12 / episodes)

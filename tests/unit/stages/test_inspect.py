@@ -22,7 +22,7 @@ from recollect.common.contract import Traced, facts_of
 from recollect.common.traces import Trace
 from recollect.environments import registry
 from recollect.evaluation.in_context import play_in_context
-from recollect.evaluation.tracing import EPISODES, MAPS_PER_EPISODE, Recorder, chosen_tasks, trace
+from recollect.evaluation.tracing import EPISODES, MAPS_PER_EPISODE, Recorder, apart, chosen_tasks, trace
 from recollect.figures.spec import RANDOM_MODEL, SMOKE_WORDS
 from recollect.radt.embedders import DomainSpecificEmbedder
 from recollect.radt.episodic_memory import EpisodicSettings
@@ -123,7 +123,7 @@ def test_watching_changes_nothing(tiny: Any, method: str) -> None:
     def actions_of(policy: Any, watch: bool) -> np.ndarray:
         act, taken = policy.act, []
         policy.act = lambda *seen: taken.append(act(*seen).copy()) or taken[-1]
-        recorder = Recorder(policy, np.array([0, 2]), 12) if watch else None
+        recorder = Recorder(policy, np.array([0, 2])) if watch else None
         play_in_context(policy, here.environment, tasks, seed=0, watch=recorder)
         return np.array(taken)
 
@@ -256,6 +256,15 @@ class Talker(Walker):
         return {"call": self.count_B[rows_N][:, None] + 1000 * rows_N[:, None]}
 
 
+@pytest.mark.parametrize(("length", "between"), [(1, 1), (100, 1), (101, 2), (200, 2), (201, 4), (10_000, 128)])
+def test_how_far_maps_are_apart_follows_from_the_episode_and_not_from_the_longest_one(
+    length: int, between: int
+) -> None:
+    assert apart(np.array([length])).tolist() == [between]
+    due = [step for step in range(length) if step % int(apart(np.array(step + 1))) == 0]
+    assert set(range(0, length, between)) <= set(due)  # what stays was made while nobody knew when it ends
+
+
 def test_long_episodes_have_maps_of_evenly_spaced_steps_only() -> None:
     horizon = 2 * MAPS_PER_EPISODE + 5
     options = {"width": 4, "height": 3, "horizon": horizon}
@@ -264,8 +273,8 @@ def test_long_episodes_have_maps_of_evenly_spaced_steps_only() -> None:
     )
     found = traced(Talker(), environment, [0, 2])
     assert found.facts["call"].tolist() == 2 * list(range(1, 2 * horizon + 1))
-    assert set(found.played.timestep[found.map_row].tolist()) == set(range(0, horizon, 2))
-    assert (np.diff(found.map_row) > 0).all() and len(found.map_row) == 2 * 2 * (MAPS_PER_EPISODE + 3)
+    assert set(found.played.timestep[found.map_row].tolist()) == set(range(0, horizon, 4))  # 103 with every second step
+    assert (np.diff(found.map_row) > 0).all() and len(found.map_row) == 2 * 2 * (-(-horizon // 4))
     row = 2 * (found.played.task[found.map_row] > 0)
     assert (found.maps["call"][:, 0] == found.facts["call"][found.map_row] + 1000 * row).all()
 
