@@ -45,17 +45,15 @@ def select_actions(logits_BA: Tensor, uniform_B: np.ndarray, selection: ActionSe
         logits_BA: action logits.
         uniform_B: numbers in (0, 1), used unless greedy.
         selection: `greedy`; `sample` from the softmax; `top_half` (RA-DT 3.6): keep logits strictly above their median
-            (for five actions the best two), sample from the softmax of those.
+            (for five actions the best two), sample from the softmax of those; of all where none lies above it, as released.
     """
     logits = logits_BA.cpu().double().numpy()
     if selection == "greedy":
         return logits.argmax(1)
     weights = np.exp(logits - logits.max(1, keepdims=True))
     if selection == "top_half":
-        middle = np.median(logits, axis=1, keepdims=True)
-        weights = np.where(logits > middle, weights, 0.0)
-        all_equal = weights.sum(1) == 0  # nothing lies above the median
-        weights[all_equal] = 1.0
+        kept = logits > np.median(logits, axis=1, keepdims=True)
+        weights = np.where(kept | ~kept.any(1, keepdims=True), weights, 0.0)
     return categorical_from_weights(weights, uniform_B)
 
 

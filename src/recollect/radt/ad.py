@@ -8,6 +8,8 @@ imitating the histories' actions then means improving on the earlier episode. Di
 - Positions count from the first real token, so the first episode (no context) sees the positions it was trained with.
 - Upstream counts padding in positions, and its fast attention reads it and keeps attention dropout on while it evaluates
   (`network.padding: attended`, `acting_dropout`). Every step then moves all positions, so both episodes are encoded anew.
+- With `tokens: merged` (not published) a token has the action and reward before it, and none where an episode begins: what the last
+  step of the earlier episode did and earned stands in no token.
 
 Source: Laskin et al. 2022; RA-DT (arXiv 2410.07071), specification 3.4 (K per environment, exact index rule).
 """

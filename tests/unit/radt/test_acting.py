@@ -128,6 +128,14 @@ def test_equal_logits_still_give_an_action() -> None:
     assert list(drawn) == [0, 1, 3, 4]
 
 
+def test_where_no_logit_is_above_the_median_all_are_drawn_by_their_softmax() -> None:
+    """As released: nothing is cut off, and the lower ones stay less likely."""
+    logits = torch.tensor([[0.0, 0.0, 0.0, -1.0, -5.0]]).expand(10_000, -1)
+    drawn = select_actions(logits, (np.arange(10_000) + 0.5) / 10_000, "top_half")
+    share = np.bincount(drawn, minlength=5) / 10_000
+    np.testing.assert_allclose(share, torch.softmax(logits[0].double(), 0), atol=1e-3)
+
+
 def test_a_row_draws_the_same_whatever_else_is_in_the_batch() -> None:
     seeds = np.array([5, 6, 7], np.uint64)
     together = uniform(seeds, np.array([2, 2, 2]), 1)
