@@ -20,6 +20,7 @@ from pydantic import Field, PositiveInt
 from recollect.figures import captions, finishing, reading, spec, style
 from recollect.figures.spec import PUBLISHED, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, Panel, ScoreOptions, table_row
 from recollect.settings.errors import UserError, nearest
+from recollect.settings.schema import Names
 
 WORDS = ("lines", "Open diamonds")
 BAR = 0.155  # inches from bar to bar
@@ -32,8 +33,8 @@ TINT = 0.55  # how far a variant's bar goes from its method's colour to white
 
 
 class Options(ScoreOptions):
-    metric: str | tuple[str, ...] = Field("return", description="Metric that is drawn; of several, a panel for each.")
-    split: str | tuple[str, ...] = Field("eval", description="Task split that is drawn; of several, a panel for each.")
+    metric: str | Names = Field("return", description="Metric that is drawn; of several, a panel for each.")
+    split: str | Names = Field("eval", description="Task split that is drawn; of several, a panel for each.")
     last: PositiveInt | Literal["all"] = Field(
         reading.LAST_EPISODES, description="Mean over so many last episodes. Published: 5."
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pandas as pd
 from matplotlib.figure import Figure
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from recollect.common.curve_end import POINTS, end_of
 from recollect.figures import captions, learning_curves, reading, style
@@ -20,7 +20,9 @@ BY_ENVIRONMENT = ("ends", "lines", "titles")
 
 
 class Options(learning_curves.CurveOptions):
-    ends: int | dict[str, int] = Field({}, description="Last step, or environment -> it; else of all complete runs.")
+    ends: PositiveInt | dict[str, PositiveInt] = Field(
+        {}, description="Last step, or environment -> it; else of all complete runs."
+    )
     lines: float | dict[str, float] | None = Field(None, description="Height of a dotted line, or one per environment.")
     line_label: str = Field("", description="Its name in the legend.")
     line_source: str = Field("", description="Where it is from, for the caption.")

@@ -9,24 +9,28 @@ policy would read at the same steps that reads all that it has of its episode al
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
-from pydantic import Field
+from pydantic import AfterValidator, Field, PositiveInt
 
 from recollect.common.traces import Trace
 from recollect.figures import captions, statistics, style, trace_reading
 from recollect.figures.spec import LINE, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of, with_extra_rows
 from recollect.figures.trace_reading import UNIFORM, TaskOptions, chosen_tasks, grids_of, only_method, within
 from recollect.settings.errors import UserError
+from recollect.settings.schema import each_once
 from recollect.settings.seeding import generator
 
 READS = "traces"
 BY_ENVIRONMENT = ("decision", "marks", "titles")
 DECISION = "decision"
+
+
+Layers = Annotated[tuple[PositiveInt, ...], AfterValidator(each_once)]
 
 
 class Options(TaskOptions):
@@ -35,7 +39,7 @@ class Options(TaskOptions):
         description="Environment -> first and last step of the decision. Steps count from 1, or from the last of an episode, "
         "which is -1. Not named: the last step.",
     )
-    layers: tuple[int, ...] = Field((), description="Layers that are drawn, from 1; none: all.")
+    layers: Layers | None = Field(None, description="Layers that are drawn, from 1; null: all.")
     marks: dict[str, dict[str, int]] = Field({}, description="Environment -> what happens -> its step, counted so too.")
     titles: dict[str, str] = Field({}, description="Environment -> title, where it has another here.")
     bins: int = Field(60, ge=2, description="Most rows of a map; steps of longer episodes are put together.")
@@ -122,7 +126,7 @@ def _lengths(trace: Trace, tasks: Sequence[int]) -> list[int]:
 
 def _chosen_layers(options: Options, there: int, figure: FigureSpec) -> tuple[int, ...]:
     """Layers that are drawn, from 1. Raises UserError: one of them is not there."""
-    absent = [layer for layer in options.layers if not 1 <= layer <= there]
+    absent = [layer for layer in options.layers or () if layer > there]
     if absent:
         where = f"options of figure '{figure.name}': layers"
         raise UserError(f"there is no layer {absent[0]}", where=where, do=f"name layers from 1 to {there}")

@@ -22,6 +22,7 @@ from recollect.figures.finishing import finished
 from recollect.figures.spec import TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, Panel, ScoreOptions, options_of
 from recollect.figures.statistics import Band, seed_range
 from recollect.settings.errors import UserError
+from recollect.settings.schema import Names
 
 MARKERS = 8  # per line, where there are many episodes
 SQUEEZE = 2.0  # an optimum at more than so many times the curves' height is named, not drawn: it would flatten them
@@ -29,7 +30,7 @@ SQUEEZE = 2.0  # an optimum at more than so many times the curves' height is nam
 
 class Options(ScoreOptions):
     metric: str = Field("return", description="Metric of the scores that is drawn.")
-    split: str | tuple[str, ...] = Field("eval", description="Task split that is drawn; of several, a panel for each.")
+    split: str | Names = Field("eval", description="Task split that is drawn; of several, a panel for each.")
     x: Literal["episode", "step"] = Field(
         "episode", description="In-context episode, of each run's last evaluation, or training step."
     )

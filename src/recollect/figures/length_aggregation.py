@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from recollect.common.curve_end import POINTS, end_of
 from recollect.figures import captions, learning_curves, overlaps, reading, style
@@ -34,7 +34,7 @@ class Options(learning_curves.CurveOptions):
         {},
         description="Environment -> its memory (or credit-assignment) length, in steps; otherwise the number its name ends with.",
     )
-    ends: dict[str, int] = Field({}, description="Environment -> last step; else that all complete runs reach.")
+    ends: dict[str, PositiveInt] = Field({}, description="Environment -> last step; else that all complete runs reach.")
     beside: dict[str, tuple[str, ...]] = Field(
         {}, description="Title -> environments whose final values have a panel of their own, without published values."
     )

@@ -15,6 +15,7 @@ from pydantic import Field, PositiveInt
 
 from recollect.figures import bars
 from recollect.figures.spec import Drawn, FigureSpec, one_or_more, options_of
+from recollect.settings.schema import Names
 
 READS = "speeds"
 IN_CONTEXT = ("samples_per_second", "steps_per_second_alone", "steps_per_second_together")
@@ -27,8 +28,8 @@ LABELS = {
 
 
 class Options(bars.Options):
-    metric: str | tuple[str, ...] = Field(IN_CONTEXT, description="Metrics that are drawn, a panel for each.")
-    split: str | tuple[str, ...] = Field("speed", description="Of measured speeds.")
+    metric: str | Names = Field(IN_CONTEXT, description="Metrics that are drawn, a panel for each.")
+    split: str | Names = Field("speed", description="Of measured speeds.")
     last: PositiveInt | Literal["all"] = Field("all", description="Not of speeds, which have no episodes.")
     metric_labels: dict[str, str] = Field(LABELS, description="Metric -> words.")
 

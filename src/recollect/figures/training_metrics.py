@@ -7,15 +7,19 @@ learns. A run that stops before 0.9 of the longest is named in the caption and n
 
 from __future__ import annotations
 
+from typing import Self
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from recollect.figures import captions, learning_curves, reading, spec, style
 from recollect.figures.finishing import finished
 from recollect.figures.spec import TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, Panel, ScoreOptions, options_of
+from recollect.settings.errors import UserError
+from recollect.settings.schema import Names
 from recollect.settings.seeding import generator
 
 READS = "training"
@@ -24,15 +28,24 @@ DECADES = 2  # of a logarithmic axis, from which on a number per decade is enoug
 
 
 class Options(ScoreOptions):
-    metric: str | tuple[str, ...] = Field("loss", description="What was logged; of several, a panel for each.")
+    metric: str | Names = Field("loss", description="What was logged; of several, a panel for each.")
     split: str = Field(SPLIT, description="Of the tables of training.")
     metric_labels: dict[str, str] = Field({}, description="Metric -> words.")
-    logarithmic: tuple[str, ...] = Field((), description="Metrics whose y axis is; all their values are above 0.")
+    logarithmic: tuple[str, ...] = Field((), description="Those whose y axis is; all their values are above 0.")
     window: int = Field(1, ge=1, description="Rows of the log in the rolling mean.")
     points: int = Field(100, ge=2, description="Of a curve.")
     x_label: str = Field("environment steps", description="Of the x axes.")
     columns: int = Field(3, ge=1, le=4, description="Panels beside each other.")
     panel_height: float = Field(1.5, gt=0.5, description="Inches.")
+
+    @model_validator(mode="after")
+    def _of_its_metrics(self) -> Self:
+        unknown = [
+            name for name in (*self.logarithmic, *self.metric_labels) if name not in spec.one_or_more(self.metric)
+        ]
+        if unknown:
+            raise ValueError(f"'{unknown[0]}' is none of the figure's metrics")
+        return self
 
     def words(self, metric: str) -> str:
         return self.metric_labels.get(metric, metric.replace("_", " "))
@@ -90,7 +103,7 @@ def _plot(
         points = options.points
         published += learning_curves.draw_curves(axes, rows, figure, panel.name, int(end), points // 8, points)
         learning_curves.step_ticks(axes, [0, end / 2, end])
-        _set_y_axis(axes, rows, panel, options)
+        _set_y_axis(axes, rows, panel, figure, options)
         if len(figure.environments) > 1:
             axes.set_title(figure.panel_title(panel.environment), loc="left")
         if place + columns >= len(panels):
@@ -99,11 +112,15 @@ def _plot(
     return canvas, published
 
 
-def _set_y_axis(axes: Axes, rows: pd.DataFrame, panel: Panel, options: Options) -> None:
+def _set_y_axis(axes: Axes, rows: pd.DataFrame, panel: Panel, figure: FigureSpec, options: Options) -> None:
     axes.set_ylabel(options.words(panel.metric))
     if panel.metric not in options.logarithmic:
         style.from_zero(axes, rows)
         return
+    if rows[["y", "low"]].min().min() <= 0:
+        what = f"{panel.metric} in {panel.environment} is not above 0 throughout, as a logarithmic axis needs it"
+        where = f"options of figure '{figure.name}': logarithmic"
+        raise UserError(what, where=where, do=f"take {panel.metric} out of 'logarithmic'")
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 10**DECADES * low else (1.0, 2.0, 5.0)))

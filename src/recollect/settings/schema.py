@@ -56,7 +56,8 @@ def _inside(annotation: Any) -> list[Any]:
     return found
 
 
-def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
+def each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Of a list in settings: it names something, and nothing twice."""
     if not values:
         raise ValueError("at least one is needed")
     twice = [value for position, value in enumerate(values) if value in values[:position]]
@@ -66,8 +67,8 @@ def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
-Seeds = Annotated[tuple[Seed, ...], AfterValidator(_each_once)]
-Names = Annotated[tuple[str, ...], AfterValidator(_each_once)]
+Seeds = Annotated[tuple[Seed, ...], AfterValidator(each_once)]
+Names = Annotated[tuple[str, ...], AfterValidator(each_once)]
 
 
 class SourceSettings(Frozen):

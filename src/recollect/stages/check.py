@@ -59,7 +59,7 @@ def check() -> str:
     resolve_all()
     for scale in names("scales"):
         for figure in names("figures"):
-            checked_figure(scale, figure)  # not by `check_once`: its kind is imported, which draws
+            checked_figure(scale, figure)
             check_figure(scale, figure)
             with named_by(scale, figure):
                 references(figure_settings(scale, figure))
@@ -223,6 +223,10 @@ def check_once() -> None:
             good[scale] = {"scales": chain, "state": _of_scales(chain), "made": {}}
         for of, settings in resolve_all(unchecked).items():
             good[of.split()[0]]["made"][of] = settings
+        for scale in unchecked:
+            for figure in names("figures"):
+                with suppress(CannotImport):
+                    checked_figure(scale, figure)
         write_json(KEPT, {"state": common, "made": good}, kind="resolved settings", compact=True)
     _prepare(good)
 

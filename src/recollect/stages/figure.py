@@ -24,6 +24,7 @@ from recollect.stages import paths, provenance
 from recollect.stages.claims import Tables, judge
 from recollect.stages.inputs import figure_inputs
 from recollect.stages.of_today import stale_words
+from recollect.stages.settings import checked_figure
 from recollect.stages.stage import Job, Resources, Stage
 from recollect.stages.stand_ins import stand_ins
 
@@ -49,6 +50,7 @@ def spec_of(scale: str, figure: str) -> FigureSpec:
     """The figure as the drawing code wants it: settings, titles and published values."""
     from recollect.figures.spec import figure_spec
 
+    checked_figure(scale, figure)
     settings = figure_settings(scale, figure)
     at_scale = scale_settings(scale)
     environments = settings.environments

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,9 +21,17 @@ from recollect.settings.catalogue import declaration, own_line
 from recollect.settings.errors import UserError, shown
 from recollect.settings.layers import environment_file, method_layers
 from recollect.settings.loading import config_path, read_yaml
-from recollect.settings.resolve import environment_mapping, environment_path, figure_settings, method_mapping, section
+from recollect.settings.resolve import (
+    environment_mapping,
+    environment_path,
+    figure_settings,
+    method_mapping,
+    played_method,
+    section,
+)
 from recollect.settings.schema import FigureSettings
 from recollect.settings.still import remembered
+from recollect.stages.inputs import is_trained
 from recollect.stages.page import has_page
 
 
@@ -49,12 +58,18 @@ def check_figure(scale: str, figure: str) -> None:
 
 
 def _check_shown(scale: str, figure: FigureSettings) -> None:
-    """Check that what a figure asks for is there. Raises UserError: no world to draw, or no memory that stays."""
+    """Check that what a figure asks for is there. Raises UserError: no world to draw, no memory that stays, or no training."""
     if is_over_episodes(figure):
         for env in figure.environments:
             if starts_empty(scale, env):
                 what = f"episodes of '{env}' each start empty (protocol: episodic), so no memory stays from one to the next"
                 do = "take `kind: bars`, or an environment with `protocol: in_context`"
+                raise UserError(what, where=f"kind: {figure.kind}", do=do)
+    if declaration("figure", figure.kind, "READS") == "training":
+        for env, method in product(figure.environments, figure.methods):
+            if not is_trained(scale, env, method):
+                what = f"'{method}' is not trained, so nothing was logged"
+                do = f"name '{played_method(scale, env, method)}', whose policy it plays"
                 raise UserError(what, where=f"kind: {figure.kind}", do=do)
     for method, env in figure.pages.items():
         if not has_page(scale, env, method):

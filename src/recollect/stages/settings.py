@@ -40,6 +40,9 @@ def settings(
     if figure is not None and (env is not None or method is not None):
         do = "leave out --figure for those of a run, or --env and --method for those of the figure"
         raise UserError("settings of a figure and of a run are asked for at once", where="recollect settings", do=do)
+    if changes and method is None:
+        do = "add --env and --method, or leave out --set"
+        raise UserError("--set changes settings of a method, and none is named", where="recollect settings", do=do)
     if figure is not None:
         checked: dict[str, Any] = {"figure": checked_figure(scale, figure)}
     elif env is not None:

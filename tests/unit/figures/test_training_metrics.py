@@ -71,6 +71,21 @@ def test_a_metric_that_was_not_logged_is_refused() -> None:
         draw(logged(), options={"metric": "entropy"})
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"metric": []}, "at least one is needed"),
+        ({"metric": ["loss", "loss"]}, "names something twice: loss"),
+        ({"logarithmic": ["los"]}, "'los' is none of the figure's metrics"),
+        ({"metric_labels": {"los": "loss"}}, "'los' is none of the figure's metrics"),
+        ({"logarithmic": ["loss"]}, "loss in room is not above 0 throughout"),
+    ],
+)
+def test_options_that_cannot_be_drawn_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        draw(logged(), options=options)
+
+
 def test_a_figure_of_training_waits_for_the_runs_that_it_draws(workdir: Path) -> None:
     content = {"kind": "training_metrics", "environments": ["tmaze_passive_5"], "methods": ["dqn_ff"], "seeds": [0]}
     Path("config/figures/mine.yaml").write_text(yaml.safe_dump(content))

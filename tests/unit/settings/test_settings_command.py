@@ -130,6 +130,12 @@ def test_without_a_scale_it_is_that_of_the_configuration(
     assert json.loads(capsys.readouterr().out) == json.loads(settings("demo", ROOM, "radt", as_json=True))
 
 
+@pytest.mark.parametrize("of", [{"env": ROOM}, {"figure": "radt_ablations"}])
+def test_changes_of_no_method_are_refused(of: dict[str, str]) -> None:
+    with pytest.raises(UserError, match="--set changes settings of a method, and none is named"):
+        settings("demo", changes=["learning_rate=5"], **of)
+
+
 @pytest.mark.parametrize("of", [{"env": "tmaze_passive_5"}, {"env": ROOM, "method": "radt"}, {"method": "radt"}])
 def test_a_figure_and_a_run_at_once_are_refused(of: dict[str, str]) -> None:
     with pytest.raises(UserError, match="a figure and of a run are asked for at once") as refused:

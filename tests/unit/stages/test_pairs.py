@@ -138,6 +138,19 @@ def test_options_name_environments_that_there_are_drawn_or_not(
     assert plan("smoke", ["own"]).needs
 
 
+def test_what_was_logged_is_not_asked_of_a_method_that_is_not_trained(mine: Path) -> None:
+    content = {
+        "title": "Own",
+        "kind": "training_metrics",
+        "environments": ["dark_room_10x10"],
+        "methods": ["radt.greedy"],
+    }
+    (mine / "config/figures/own.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(UserError, match=r"'radt\.greedy' is not trained, so nothing was logged") as refused:
+        plan("smoke", ["own"])
+    assert refused.value.do == "name 'radt', whose policy it plays"
+
+
 # --------------------------------------------------------------------------------------------------------------- pairs
 
 IMPOSSIBLE = {

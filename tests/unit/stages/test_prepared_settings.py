@@ -13,6 +13,7 @@ import yaml
 
 from recollect.artifacts.sealed import manifest_path
 from recollect.settings import still
+from recollect.settings.errors import UserError
 from recollect.settings.resolve import canonical, dumped, resolve, resolved
 from recollect.stages import check, paths, provenance
 
@@ -165,6 +166,18 @@ def test_a_variant_that_nobody_listed_is_resolved_on_demand(one_figure: Path) ->
     still.hold_still()
     values = resolved("smoke", ROOM, "radt.retrieval.cut_off=null")
     assert values["method"]["hyperparameters"]["retrieval"]["cut_off"] is None
+
+
+def test_a_wrong_option_of_a_figure_stops_before_any_work(one_figure: Path) -> None:
+    figure = one_figure / "config/figures/radt_dark_room_10x10.yaml"
+    content = yaml.safe_load(figure.read_text())
+    figure.write_text(yaml.safe_dump(content | {"options": {"metrik": "return"}}))
+    with pytest.raises(UserError, match="unknown key 'metrik'"):
+        check.check_once()
+    assert not check.KEPT.exists()
+    figure.write_text(yaml.safe_dump(content))
+    check.check_once()
+    assert check.KEPT.exists()
 
 
 def test_what_is_not_resolved_before_is_refused_before_anything_runs(one_figure: Path) -> None:
