@@ -40,6 +40,9 @@ def listing(group: str | None = None, chosen: Sequence[str] = ()) -> str:
         what = f"there is nothing called '{group}' to be listed"
         raise UserError(what, where="recollect list", do=nearest(group, (*GROUPS, *MODULES)))
     listed = _names(group)
+    if group == "variants":  # a method's name stands for its own
+        of_methods = {name: [one for one in listed if one.startswith(f"{name}.")] for name in chosen}
+        chosen = [one for name in chosen for one in of_methods[name] or [name]]
     for name in chosen:
         if (
             name not in listed and group != "environments"

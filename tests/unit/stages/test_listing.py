@@ -64,6 +64,8 @@ def test_every_variant_that_a_figure_draws_is_listed() -> None:
     assert drawn and drawn <= listed
     assert "its method's" in row("variants", "radt.every_25") and "all" in row("variants", "radt.every_25")
     assert "demo" in row("variants", "ad.greedy") and "paper" not in row("variants", "ad.greedy")
+    of_shelm = [line.split()[0] for line in listing("variants", ["shelm"]).splitlines()[1:]]
+    assert set(of_shelm) == {name for name in listed if name.startswith("shelm.")}
 
 
 def test_an_environment_says_id_spaces_and_steps_and_what_is_missing() -> None:
