@@ -2,7 +2,7 @@
 
 Every run is brought onto one grid, see `learning_curves`, and its returns to 0 at the first number of `scales` and 1 at the second.
 The line is the mean (or IQM) over environments and seeds, with the bootstrap interval over both, stratified by environment. It ends
-where the first environment's runs end; a seed that stopped early in one environment counts in none.
+where the runs of the first of them end. A seed that stopped early in one environment counts in none.
 """
 
 from __future__ import annotations
