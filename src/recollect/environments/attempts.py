@@ -62,7 +62,8 @@ class Attempts(gymnasium.Wrapper[Any, Any, Any, Any]):
             else:
                 seen, _ = self.env.reset(options=dict(self.soft_reset))
         elif ended:
-            info = info | {name: self._mean(name) for name, value in info.items() if isinstance(value, NUMBER)}
+            names = {name for told in self.told for name, value in told.items() if isinstance(value, NUMBER)}
+            info = info | {name: self._mean(name) for name in sorted(names)}
         return (seen, np.full(1, begins, np.float32)), float(reward), bool(terminated), truncated, info
 
     def _mean(self, name: str) -> float:

@@ -36,8 +36,9 @@ class Options(WorldOptions):
     soft_reset: options of `reset` between attempts; null: each begins from the same seed.
     observation: where an image stands in a dictionary beside numbers: `whole` (both), `image` or `numbers`.
     processes: each environment is played by a process of its own, which pays where steps are slow.
-    metrics: numbers that the environment puts into `info` when it ends an episode, NaN where there is none; each is a metric of
-        the scores, and while learning. `success` and `is_success` need not be named: they are the metric `success`.
+    metrics: numbers that the environment puts into `info` when it ends an episode; each is a metric of the scores of an episodic
+        evaluation, and of AMAGO while it learns. Where one episode has none (NaN), none of that evaluation is scored. `success` and
+        `is_success` need not be named: they are the metric `success`.
     """
 
     id: str = "CartPole-v1"

@@ -167,8 +167,11 @@ class Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
         if isinstance(acts, MultiBinary):
             return np.asarray(action, acts.dtype).reshape(acts.shape)
         if isinstance(acts, Box):
+            # Not in the type of the space, which the distance between its bounds may not fit into.
+            wide: Any = np.longdouble if acts.dtype.kind in "iu" else np.float64
+            low, high = acts.low.astype(wide), acts.high.astype(wide)
             share = (np.asarray(action, np.float64).reshape(acts.shape) + 1) / 2
-            meant = acts.low + share * (acts.high - acts.low)
+            meant = np.clip(low + share * (high - low), low, high)
             return (np.rint(meant) if acts.dtype.kind in "iu" else meant).astype(acts.dtype)
         if isinstance(acts, MultiDiscrete):
             parts = np.unravel_index(int(action), np.ravel(acts.nvec))
@@ -284,7 +287,7 @@ class VectorWorld(BaseWorld):
         self._untold -= said.keys()
         for name in sorted(self._untold):
             told = [other for other in said if not other.startswith("_")]
-            do = f"{nearest(name, told)} Or leave it out. An environment that has no such number in some episodes tells NaN there"
+            do = f"{nearest(name, told)} Or leave it out. Where one episode has none (NaN), none is scored"
             what = f"an episode has ended, and its info has no '{name}'"
             raise UserError(what, where="options of the world: metrics", do=do)
 

@@ -122,6 +122,10 @@ def tasks(split: str, **options: Any) -> list[Task]:
     chosen = Options.parse(options, "procgen")
     memory = chosen.difficulty == "memory"
     check_split(split, "procgen", ("train", "eval") if memory else tuple(SPLITS))
+    if split == "unseen" and not 0 < chosen.train_levels <= chosen.unseen_level:
+        all_ = chosen.train_levels or "all"
+        what = f"level {chosen.unseen_level} of split 'unseen' is one of those that are learned from (train_levels: {all_})"
+        raise UserError(what, where="options of the world procgen: unseen_level", do="raise it, or lower train_levels")
     if memory or split == "train":
         levels = {"start_level": 0, "num_levels": chosen.train_levels}
     elif split == "seen":

@@ -67,12 +67,24 @@ def narrow_intervals(table: pd.DataFrame, statistic: Statistic) -> list[str]:
     return [f"{NARROW_INTERVAL}: {sentence}." for sentence in sentences if sentence]
 
 
-def small_print(figure: FigureSpec, table: pd.DataFrame, statistic: Statistic, band: Band = "bootstrap") -> list[str]:
-    """The lines at the bottom of a figure: scale, seeds, tasks and what the band is."""
+def small_print(
+    figure: FigureSpec,
+    table: pd.DataFrame,
+    statistic: Statistic,
+    band: Band = "bootstrap",
+    over: str = "seeds and tasks",
+) -> list[str]:
+    """The lines at the bottom of a figure: scale, seeds, tasks and what the band is; `over`: see `finishing.finished`."""
     rows = lines_of(table)
     facts = [f"scale {figure.scale}", count_range(rows["seeds"], "seed"), count_range(rows["tasks"], "task")]
-    facts.append(STATISTIC_WORDS[statistic] + (band_words(table, statistic, band) if has_intervals(table) else ""))
+    words = band_words(resampled(table, over), statistic, band) if has_intervals(table) else ""
+    facts.append(STATISTIC_WORDS[statistic] + words)
     return [" · ".join(facts), *([RANDOM_MODEL] if figure.random_models else [])]
+
+
+def resampled(table: pd.DataFrame, over: str) -> pd.DataFrame:
+    """The table as its bootstrap sees it: where seeds alone are drawn anew, the mean over a run's tasks is one number."""
+    return table.assign(tasks=table["tasks"].clip(upper=1)) if over == "seeds" else table
 
 
 def band_words(table: pd.DataFrame, statistic: Statistic, band: Band = "bootstrap") -> str:
@@ -124,7 +136,7 @@ def notes_on_method(
         aggregate += f"; {intervals} are 95 % percentile bootstrap intervals over {over} ({resamples} resamples)"
     notes = [aggregate + "."]
     if band == "bootstrap":
-        notes += narrow_intervals(table, statistic)
+        notes += narrow_intervals(resampled(table, over), statistic)
 
     panels = dict.fromkeys(table["panel"])
     sources = dict.fromkeys(item.source for panel in panels for item in figure.references_of(panel))

@@ -42,6 +42,12 @@ def marked(verdict: str) -> str:
     return f"{MARKS[verdict]} {verdict}"
 
 
+def of_several(claim: Claim) -> str:
+    """How many contrasts must hold, where not all need to; else nothing."""
+    needed = claim.get("needed")
+    return f" ({needed} of {len(claim['contrasts'])} must hold)" if needed is not None else ""
+
+
 def counted(claims: Iterable[Claim]) -> str:
     """``7 hold, 1 contradicted, 2 undecided``."""
     found = Counter(claim["verdict"] for claim in claims)

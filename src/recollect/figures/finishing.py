@@ -42,7 +42,7 @@ def finished(
         # Besides methods: `PUBLISHED` and constant lines, each once.
         names = [PUBLISHED if method.startswith(PUBLISHED) else method for _, method, _, _ in extra_rows]
         handles = style.legend_handles(figure, style.styles_of(figure.methods), list(dict.fromkeys(names)))
-    small_print = captions.small_print(figure, table, options.statistic, band)
+    small_print = captions.small_print(figure, table, options.statistic, band, over)
     style.finish(canvas, figure, handles, [*small_print, *more_print])
     whole = spec.with_extra_rows(table, extra_rows)
     told = captions.notes_on_method(figure, whole, options.statistic, options.resamples, over, words, band)

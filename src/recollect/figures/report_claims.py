@@ -6,7 +6,7 @@ import html
 from collections.abc import Sequence
 from itertools import groupby
 
-from recollect.figures.claim_rows import Claim, counted, marked, numbers
+from recollect.figures.claim_rows import Claim, counted, marked, numbers, of_several
 
 HEADINGS = ("Verdict", "Claim", "Compared", "Difference", "95 % interval", "Wanted", "Seeds × tasks")
 
@@ -20,7 +20,8 @@ def claims_section(claims: Sequence[Claim]) -> str:
     if headline:
         said.append(f"Of the {len(headline)} headline ones (bold) {counted(headline)}.")
     said.append(
-        "A claim holds where the whole interval of each of its differences lies beyond the margin that is wanted."
+        "A difference holds where its whole interval lies beyond the margin that is wanted, or within it where both are to be "
+        "equal. A claim holds where all of its differences do, or as many as it says."
     )
     headings = "".join(
         f'<th scope="col"{" class=number" if place > 2 else ""}>{_text(name)}</th>'
@@ -53,7 +54,7 @@ def _rows(claim: Claim) -> str:
     if claim["published"]:
         values = "; ".join(f"{one['says']}: {one['value']:g}" for one in claim["published"])
         notes.append(f"published: {values}")
-    said = f"<i>{_text('; '.join(notes))}</i>" if notes else ""
+    said = _text(of_several(claim)) + (f"<i>{_text('; '.join(notes))}</i>" if notes else "")
     if claim["differs"]:
         said += f"<i>{_text(claim['differs'])}</i>"
     first = f'<td{span} class="verdict {kind}">{marked(claim["verdict"])}</td><td{span} class="claim">{statement}{said}</td>'

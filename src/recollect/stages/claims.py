@@ -175,21 +175,22 @@ def not_run(claim: ClaimSettings, why: str) -> dict[str, Any]:
 
 def table(found: Sequence[dict[str, Any]]) -> str:
     """The claims as a table of Markdown, a row for each contrast."""
-    from recollect.figures.claim_rows import marked, numbers
+    from recollect.figures.claim_rows import marked, numbers, of_several
 
     lines = [f"| | claim | {' | '.join(COLUMNS)} |", f"|---|---{'|---' * len(COLUMNS)}|"]
     for claim in found:
         said = f"{claim['paper']}: {claim['statement']}" + (f" ({claim['source']})" if claim["source"] else "")
+        first = [marked(claim["verdict"]), said + of_several(claim)]
         for contrast in claim["contrasts"]:
-            cells = [marked(contrast["verdict"]), said, contrast["says"], *numbers(contrast)]
-            lines.append(f"| {' | '.join(cells)} |")
-            said = ""
+            mark = f"{MARKS[contrast['verdict']]} " if len(claim["contrasts"]) > 1 else ""
+            lines.append(f"| {' | '.join([*first, mark + contrast['says'], *numbers(contrast)])} |")
+            first = ["", ""]
     return "\n".join(lines)
 
 
 def text(scale: str, figures: Sequence[str], found: Sequence[dict[str, Any]]) -> str:
     """The same for a terminal; and which claims about the figures are judged at other scales only."""
-    from recollect.figures.claim_rows import counted, marked, numbers
+    from recollect.figures.claim_rows import counted, marked, numbers, of_several
 
     rows = [COLUMNS, *((one["says"], *numbers(one)) for claim in found for one in claim["contrasts"])]
     head, *aligned = columns(rows)
@@ -197,7 +198,7 @@ def text(scale: str, figures: Sequence[str], found: Sequence[dict[str, Any]]) ->
     contrasts = iter(aligned)
     for claim in found:
         named = "; ".join(filter(None, (claim["source"], claim["name"])))
-        said = f"{marked(claim['verdict'])}: {claim['paper']}, {claim['statement']} ({named})"
+        said = f"{marked(claim['verdict'])}: {claim['paper']}, {claim['statement']} ({named}){of_several(claim)}"
         lines += ["", *textwrap.wrap(said, LONGEST_LINE, subsequent_indent="  ")]
         for one in claim["contrasts"]:
             mark = MARKS[one["verdict"]] if len(claim["contrasts"]) > 1 else ""

@@ -196,6 +196,7 @@ def _numbers(scale: str, figure: str) -> Iterator[Row]:
     spec = spec_of(scale, figure)
     about = read_json(paths.figure(scale, figure, ".json"), kind="figure.json")
     table = pd.read_csv(paths.figure(scale, figure, ".csv"))
+    table["panel"] = table["panel"].fillna("")  # the only one may have no name
     if table["panel"].str.startswith(AGGREGATION).any():
         table = table[table["panel"].str.startswith(AGGREGATION)]
     said = _axis(about["axes"]["y"]) + (f", by {_axis(about['axes']['x'])}" if table["x"].nunique() > 1 else "")

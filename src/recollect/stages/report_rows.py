@@ -15,7 +15,14 @@ from recollect.artifacts.sealed import manifest_path, read_json, read_table, sha
 from recollect.evaluation.score_table import final_step
 from recollect.figures.report import CURRENT, ReportFigure, ReportRun, report_page
 from recollect.settings.claims import claims_of
-from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping, played_method, titles
+from recollect.settings.resolve import (
+    environment_mapping,
+    figure_settings,
+    method_mapping,
+    played_method,
+    scale_settings,
+    titles,
+)
 from recollect.settings.still import held_still
 from recollect.stages import paths, provenance, records
 from recollect.stages.circumstances import commit
@@ -60,7 +67,10 @@ def _claims(scale: str, figures: Sequence[str]) -> list[dict[str, Any]]:
     path = paths.claims(scale)
     judged = {claim["name"]: claim for claim in read_json(path, kind="claims")["claims"]}
     why = f"not in {path.name}: `{snakemake_for(path, scale, figures)}` judges it"
-    return [judged.get(claim.name) or not_run(claim, why) for claim in wanted]
+    shown = [judged.get(claim.name) or not_run(claim, why) for claim in wanted]
+    if (scale_settings(scale).published or scale) != "paper":  # of other tasks than the paper's
+        shown = [{**claim, "published": []} for claim in shown]
+    return shown
 
 
 def _facts(code: str) -> dict[str, str]:

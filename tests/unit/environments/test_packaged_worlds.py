@@ -229,6 +229,30 @@ def test_observations_are_flat_and_several_choices_are_one_number() -> None:
     assert steps[-1][0][:-1].tolist() == [0, 0, 1, 2, 2, 2, 2] and steps[-1][0][-1] == np.float32(0.4)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "dtype", "meant"),
+    [
+        (-100, 100, "int8", [-100, 0, 50, 100]),
+        (-20_000, 20_000, "int16", [-20_000, 0, 10_000, 20_000]),
+        (-(2**31), 2**31 - 1, "int32", [-(2**31), 0, 2**30, 2**31 - 1]),
+        (0, 255, "uint8", [0, 128, 191, 255]),
+        (-3e38, 3e38, "float32", [-3e38, 0, 1.5e38, 3e38]),
+        (-2, 2, "float32", [-2, 0, 1, 2]),
+    ],
+)
+def test_actions_are_mapped_onto_bounds_that_are_as_far_apart_as_their_type_has(
+    low: float, high: float, dtype: str, meant: list[float]
+) -> None:
+    class Wide(gymnasium.Env):
+        observation_space = Box(-1, 1, (1,), np.float32)
+        action_space = Box(low, high, (1,), np.dtype(dtype).type)
+
+    player = Plain(Wide(), "test", timer=10)
+    found = [player._meant([share]) for share in (-1.0, 0.0, 0.5, 1.0)]
+    assert all(action in Wide.action_space for action in found)
+    assert [float(action[0]) for action in found] == pytest.approx(meant, rel=1e-6, abs=0.6)
+
+
 def test_popgym_has_amagos_39_tasks_and_numpys_own_generator_is_left_alone(fakes: None) -> None:
     """Names of the paper: specification 4.2."""
     paper = {"Autoencode", "Battleship", "Concentration", "CountRecall", "HigherLower", "MineSweeper", "MultiarmedBandit",

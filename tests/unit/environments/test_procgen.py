@@ -121,6 +121,13 @@ def test_a_split_of_which_options_leave_nothing_is_refused() -> None:
         registry.tasks("procgen", {"games": ["bigfish"]}, "eval")
 
 
+@pytest.mark.parametrize("levels", [0, 201])
+def test_a_level_that_is_learned_from_is_not_called_unseen(levels: int) -> None:
+    with pytest.raises(UserError, match="level 200 of split 'unseen' is one of those that are learned from"):
+        registry.tasks("procgen", {"train_levels": levels}, "unseen")
+    assert registry.tasks("procgen", {"train_levels": levels}, "eval")  # other games
+
+
 def test_the_memory_mode_is_that_of_helm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """HELM, specification 2.2: six games, their limits, levels without end; any other game would abort the worker."""
     monkeypatch.chdir(tmp_path)

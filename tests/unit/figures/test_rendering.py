@@ -316,6 +316,14 @@ def test_a_wiring_test_and_a_random_model_each_say_so(said: dict[str, Any], word
     assert about["wiring_test"] == ("SMOKE" in about["caption"]) == figure.wiring_test
 
 
+def test_where_seeds_alone_are_drawn_anew_tasks_make_no_interval_wider() -> None:
+    rows = {"panel": "a", "method": "b", "x": 1.0, "y": 0.5, "low": 0.4, "high": 0.6, "seeds": 3, "tasks": [1, 20]}
+    one, twenty = (pd.DataFrame([{**rows, "tasks": tasks}]) for tasks in (1, 20))
+    words = captions.band_words(one, "mean")
+    assert captions.band_words(captions.resampled(twenty, "seeds"), "mean") == words
+    assert captions.band_words(captions.resampled(twenty, "seeds and tasks"), "mean") != words
+
+
 def test_small_print_names_scale_seeds_tasks_and_the_narrow_interval() -> None:
     drawn = draw(in_context_scores(), in_context_spec())
     printed = " ".join(text.get_text() for text in drawn.figure.texts)

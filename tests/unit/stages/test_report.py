@@ -228,7 +228,8 @@ def test_the_command_writes_the_named_figures(few: str) -> None:
 def test_the_page_opens_with_the_claims_each_linked_to_its_figure(few: str) -> None:
     assert "<h2>Claims</h2>" not in page(few)  # a figure without claims
     made_results.claim("rises", few, paper="HELM", statement="It rises & stays.")
-    made_results.claim("ends", few, statement="It ends high.", headline=True)
+    published = [{"says": "its end", "value": 79, "read": "table"}]
+    made_results.claim("ends", few, statement="It ends high.", headline=True, published=published)
     with pytest.raises(UserError, match=r"claims\.json"):
         page(few)
     claims(SCALE, [few])
@@ -248,6 +249,7 @@ def test_the_page_opens_with_the_claims_each_linked_to_its_figure(few: str) -> N
     (judged,) = (one for one in read_json(paths.claims(SCALE))["claims"] if one["name"] == "ends")
     contrast = judged["contrasts"][0]
     assert f"{contrast['low']:.3g} to {contrast['high']:.3g}" in words
+    assert judged["published"] and "published" not in words  # what the paper has is of other tasks than this scale's
 
 
 def test_same_results_same_bytes(few: str) -> None:
