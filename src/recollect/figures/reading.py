@@ -41,6 +41,11 @@ def read_speeds(files: Sequence[Path | str]) -> pd.DataFrame:
     return frame
 
 
+def measured_on(speeds: pd.DataFrame) -> str:
+    """The sentence of a caption that names the machines of `read_speeds`."""
+    return f"Measured on {', '.join(speeds.attrs.get('machines', ())) or 'an unnamed machine'}."
+
+
 def select(scores: pd.DataFrame, figure: FigureSpec, *, metric: str, split: str) -> pd.DataFrame:
     """The rows that a figure draws, sorted by environment, method, seed, step, task and episode.
 

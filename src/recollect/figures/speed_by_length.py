@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, NullFormatter, NullLocator, StrMethodFormatter
+from matplotlib.ticker import NullLocator
 from pydantic import Field
 
 from recollect.figures import captions, reading, style
@@ -35,7 +35,6 @@ class Options(ScoreOptions):
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     options = options_of(figure, Options)
     table = _measured(scores, figure, options)
-    machines = ", ".join(scores.attrs.get("machines", ())) or "an unnamed machine"
     word = captions.STATISTIC_WORDS[options.statistic]
     meaning = {
         "panel": "there is one",
@@ -51,7 +50,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
         published = style.draw_references(axes, figure, AGGREGATION)
         _set_axes(axes, table, options)
         drawn = finished(canvas, figure, options, table, published, meaning, over="seeds")
-    return dataclasses.replace(drawn, notes=(*drawn.notes, f"Measured on {machines}."))
+    return dataclasses.replace(drawn, notes=(*drawn.notes, reading.measured_on(scores)))
 
 
 def _measured(scores: pd.DataFrame, figure: FigureSpec, options: Options) -> pd.DataFrame:
@@ -68,12 +67,9 @@ def _measured(scores: pd.DataFrame, figure: FigureSpec, options: Options) -> pd.
 
 def _set_axes(axes: Axes, table: pd.DataFrame, options: Options) -> None:
     axes.set_xscale("log")
-    axes.set_yscale("log")
     ticks = np.unique(table["x"])
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    style.logarithmic_y(axes)
     axes.set_xlabel(options.x_label)
     axes.set_ylabel(options.y_label)

@@ -25,6 +25,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from recollect.figures.overlaps import MEASURED, show_hidden
 from recollect.figures.packed_rows import packed, text_width
@@ -379,6 +380,15 @@ def from_zero(axes: Axes, rows: pd.DataFrame, line: float | None = None) -> None
         lowest += [np.min(curve.get_ydata()) for curve in beside.lines if len(curve.get_ydata())]
     if np.nanmin(lowest) >= 0:
         axes.set_ylim(bottom=-0.03 * axes.get_ylim()[1] if line == 0 else 0)
+
+
+def logarithmic_y(axes: Axes, decades: float = float("inf")) -> None:
+    """A logarithmic y axis with plain numbers: three in a decade, or one where there are more than so many decades."""
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 10**decades * low else (1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def short_steps(steps: float) -> str:

@@ -12,7 +12,6 @@ from typing import Self
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from pydantic import Field, model_validator
 
 from recollect.figures import captions, learning_curves, reading, spec, style
@@ -121,8 +120,4 @@ def _set_y_axis(axes: Axes, rows: pd.DataFrame, panel: Panel, figure: FigureSpec
         what = f"{panel.metric} in {panel.environment} is not above 0 throughout, as a logarithmic axis needs it"
         where = f"options of figure '{figure.name}': logarithmic"
         raise UserError(what, where=where, do=f"take {panel.metric} out of 'logarithmic'")
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 10**DECADES * low else (1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    style.logarithmic_y(axes, DECADES)
