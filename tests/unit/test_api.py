@@ -40,6 +40,7 @@ def test_to_import_it_is_light_and_it_names_what_it_has() -> None:
         _ = recollect.tarin
 
 
+@pytest.mark.quick("import gymnasium; env = gymnasium.make('recollect:recollect/DarkRoom-v0')")
 @pytest.mark.parametrize(
     "code",
     [

@@ -193,6 +193,19 @@ def forgotten_reset(patch: pytest.MonkeyPatch) -> Iterator[Comparison]:
     return history_vectors.comparisons(True)
 
 
+@pytest.mark.quick(
+    "wrong_room",
+    "no_learning",
+    "no_earlier_episode",
+    "forgotten_step",
+    "late_window",
+    "missed_neighbour",
+    "forgotten_reset",
+    "another_row",
+    "other_activation",
+    "wrong_apples",
+    "swapped_cells",
+)
 @pytest.mark.parametrize(
     "mistake",
     [

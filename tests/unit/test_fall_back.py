@@ -147,6 +147,7 @@ AMAGO = ("amago_multi_task", "amago_slow_checkpoints")
 KINDS = [*QUICK, *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW + AMAGO)]
 
 
+@pytest.mark.quick("dt")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_whose_newest_checkpoint_is_damaged_ends_with_the_same_bytes(
     kind: str,

@@ -97,6 +97,7 @@ def test_every_line_names_a_run_of_scale_paper_and_its_ways_are_columns(name: st
             assert Case(scale, *of, "cpu", tmp_path, changes).settings.method.name.startswith(of[1])
 
 
+@pytest.mark.quick("gpt_50", "ad", "gpt_50_of_10", "amago_500")
 @pytest.mark.parametrize("name", ["gpt_50", "gpt_50_of_10", "amago_500", "ppo_cnn_of_10", "ad"])
 def test_a_rate_counts_what_is_done_and_a_whole_job_what_a_forecast_counts(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -56,6 +56,7 @@ def test_a_line_of_make_gpu_runs_and_agrees_with_the_cpu(name: str, ways: Sequen
         assert row.within and row.difference < SAME.get(row.variant, 1), row
 
 
+@pytest.mark.quick("gpt_50-as set", "helm-graph")
 @pytest.mark.parametrize(
     ("name", "way"), [("gpt_50", "as set"), ("lstm_50", "as set"), ("amago_500", "graph"), ("helm", "graph")]
 )
@@ -77,6 +78,7 @@ def case(env: str, method: str, folder: Path, **more: Any) -> Case:
     return Case("smoke", env, method, "cuda", folder, seconds=0.01, warm=1, **more)
 
 
+@pytest.mark.quick("dqn_lstm-0", "dqn_gpt-3")
 @pytest.mark.parametrize("members", [0, 3])
 @pytest.mark.parametrize("method", ["dqn_gpt", "dqn_lstm"])
 def test_an_update_of_memory_rl_never_waits(method: str, members: int, tmp_path: Path) -> None:
@@ -151,6 +153,7 @@ def test_a_step_of_acting_waits_for_what_is_read_and_for_actions(
         assert [where.split(":")[-1] for _, where in gpu.waits[seen[at] : seen[at + 1]]] == waits
 
 
+@pytest.mark.quick("ppo_cnn")
 @pytest.mark.parametrize("method", ["ppo_lstm", "ppo_cnn"])
 def test_an_update_of_ppo_never_waits(method: str, tmp_path: Path) -> None:
     with PretendGpu() as gpu:

@@ -117,6 +117,7 @@ def listened(policy: Any, said: list[bytes]) -> None:
     policy.act = acts
 
 
+@pytest.mark.quick("radt-None", "dqn_lstm-None", "ppo_lstm-2")
 @pytest.mark.parametrize(("kind", "rows"), KINDS)
 def test_a_scoring_stopped_at_odd_moments_says_the_same_to_the_bit(
     kind: str, rows: int | None, tiny: Any, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -288,6 +288,7 @@ def test_the_installed_command_says_the_same(case: str, folder: Path) -> None:
     refused(installed, folder, command, *parts)
 
 
+@pytest.mark.quick("command0-Missing option '--seed'", "command2---pack", "command6-No such command 'trian'")
 @pytest.mark.parametrize(
     ("command", "message"),
     [
@@ -406,8 +407,8 @@ WRONG_FILES: dict[str, tuple[Change, list[str], tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.quick("truncated histories", "corrupted policy")
 @pytest.mark.parametrize("case", list(WRONG_FILES))
-@pytest.mark.quick("truncated histories", "corrupted policy", "histories of a larger room")
 def test_wrong_files_are_refused(case: str, smoke_workdir: Path, run_recollect: Run) -> None:
     change, command, parts = WRONG_FILES[case]
     change(smoke_workdir)

@@ -136,6 +136,7 @@ def test_a_changed_evaluation_retrains_no_offline_method(finished: Any, finished
     assert finished.planned() == again and not of(again, "generate .*")
 
 
+@pytest.mark.slow
 def test_a_changed_caption_redraws_only_its_figure(finished: Any) -> None:
     finished.edit("config/scales/demo.yaml", "title: Dark-Room 7×7, unseen goals", "title: Again")
     assert finished.planned() == [FIGURE]
@@ -179,6 +180,7 @@ def test_what_is_only_touched_is_not_refused_for_its_hours(finished: Any) -> Non
     assert finished.ran() == finished.planned() == []
 
 
+@pytest.mark.quick("option0")
 @pytest.mark.parametrize("option", [["--sdm=apptainer"], ["--use-singularity"], ["--sdm", "conda", "apptainer"]])
 def test_jobs_are_not_run_outside_of_the_container_that_was_asked_for(untouched: Any, option: list[str]) -> None:
     assert "no container is named" in untouched.snakemake("--dry-run", *option, check=False)
@@ -262,6 +264,7 @@ def test_the_cluster_profile_plans_the_same_jobs(untouched: Any) -> None:
     assert untouched.planned("--profile", "cluster", "smoke") == untouched.planned("smoke")
 
 
+@pytest.mark.quick("arguments0-did you mean 'radt_dark_room_10x10'?")
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [

@@ -209,6 +209,7 @@ def test_two_jobs_on_one_run_never_write_together(smoke_workdir: Path) -> None:
     assert first.wait(timeout=300) == 0
 
 
+@pytest.mark.quick("data/smoke/dark_room_10x10/histories.safetensors")
 @pytest.mark.parametrize(
     "which", ["data/smoke/dark_room_10x10/histories.safetensors", "data/smoke/dark_room_10x10/radt/memory.faiss"]
 )

@@ -225,6 +225,7 @@ def test_where_pidfds_are_refused_a_job_ends_once_with_the_same_bytes(
     assert run_files(smoke_workdir) == run_files(whole)
 
 
+@pytest.mark.quick("first0")
 @pytest.mark.parametrize("first", [[], ["--"]])
 def test_the_command_is_run_as_it_was_typed(first: list[str], tmp_path: Path) -> None:
     script = [sys.executable, "-c", "import sys; print(sys.argv[1:])", "--cores", "2", "--config", "a=b", "--", "all"]

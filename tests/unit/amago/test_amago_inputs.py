@@ -52,6 +52,7 @@ def world_of(world: tuple[str, dict[str, Any]], count: int = 2) -> Any:
     return registry.make_world(name, options, registry.tasks(name, options, "train")[:1] * count, np.arange(count))
 
 
+@pytest.mark.quick("continuous-recollect.amago.amago", "bits-recollect.amago.amago_multi_task")
 @pytest.mark.parametrize(
     ("case", "module"),
     [
@@ -60,11 +61,6 @@ def world_of(world: tuple[str, dict[str, Any]], count: int = 2) -> Any:
         ("continuous", amago_multi_task),
         ("bits", amago_multi_task),
     ],
-)
-@pytest.mark.quick(
-    "image, numbers and goals-recollect.amago.amago",
-    "continuous-recollect.amago.amago",
-    "bits-recollect.amago.amago_multi_task",
 )
 def test_it_trains_and_a_stopped_run_goes_on_to_the_bit(case: str, module: Any, tmp_path: Path) -> None:
     world, changes = CASES[case]

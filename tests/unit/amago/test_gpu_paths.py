@@ -160,6 +160,7 @@ def stepped(world: Any, steps: int, graph: bool, **changes: Any) -> tuple[list[n
     return raws, policy
 
 
+@pytest.mark.quick("world0-changes0")
 @pytest.mark.parametrize(
     ("world", "changes"),
     [

@@ -28,6 +28,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # benchmarks is no
 from benchmarks.amago import hyperparameters, shape_of, windows
 
 
+@pytest.mark.quick(
+    "amago_dark_key_door-amago_transformer",
+    "amago_dark_key_door-amago_ff",
+    "amago_wind-amago_transformer.online_coefficient=0",
+)
 @pytest.mark.usefixtures("in_the_repository")
 @pytest.mark.parametrize(
     ("env", "method"),
@@ -62,6 +67,7 @@ def test_products_and_weights_are_counted_as_the_networks_have_them(
     assert work.learned(settings, steps) == pytest.approx(counter.get_total_flops() / (steps + 1), rel=0.08)
 
 
+@pytest.mark.quick("true")
 @pytest.mark.usefixtures("in_the_repository")
 @pytest.mark.parametrize("slow", ["true", "false"])
 def test_acting_is_counted_as_its_memory_is_read(slow: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,6 +81,7 @@ def test_soft_resets_are_told_alike_to_who_acts_and_who_learns(timing: str) -> N
         assert (flags_T == acted_TB[23 * rollout : 23 * rollout + 23, b]).all()
 
 
+@pytest.mark.quick("bootstrap")
 @pytest.mark.parametrize("truncation", ["end", "bootstrap"])
 def test_targets_look_beyond_a_limit_of_steps_if_asked_and_never_beyond_an_end(truncation: str) -> None:
     settings = settings_of(
@@ -341,6 +342,7 @@ def test_policies_are_kept_every_so_many_epochs_whatever_the_checkpoints(tmp_pat
     assert same(policy.arrays(), after[4])
 
 
+@pytest.mark.quick("recollect.amago.amago_multi_task-world3-changes3")
 @pytest.mark.parametrize(
     ("world", "changes"),
     [
@@ -351,11 +353,6 @@ def test_policies_are_kept_every_so_many_epochs_whatever_the_checkpoints(tmp_pat
     ],
 )
 @pytest.mark.parametrize("module", [amago, amago_multi_task])
-@pytest.mark.quick(
-    "recollect.amago.amago-world0-changes0",
-    "recollect.amago.amago-world2-changes2",
-    "recollect.amago.amago_multi_task-world3-changes3",
-)
 def test_a_stopped_run_goes_on_to_the_bit(world: Any, changes: dict[str, Any], module: Any, tmp_path: Path) -> None:
     settings = settings_of(world, module=module, steps_per_epoch=14, **changes)
     goes_on_to_the_bit(module, settings, tmp_path)
@@ -450,6 +447,7 @@ def test_another_seed_is_another_run(tmp_path: Path) -> None:
 # ---- the policy
 
 
+@pytest.mark.quick("True")
 @pytest.mark.parametrize("sample", [True, False])
 def test_a_policy_file_plays_as_the_policy_that_wrote_it(sample: bool, tmp_path: Path) -> None:
     settings = settings_of(ROOM, sample_actions=sample)

@@ -38,6 +38,7 @@ def rows_of(table: Any, metric: str) -> dict[int, float]:
     return dict(zip(rows["step"].tolist(), rows["value"].tolist(), strict=True))
 
 
+@pytest.mark.slow
 def test_two_processes_keep_step_and_end_cleanly(tmp_path: Path) -> None:
     """The learner, which here does next to nothing, waits for the steps of each epoch and hears what they returned."""
     run = run_in(tmp_path)

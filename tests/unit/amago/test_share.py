@@ -95,18 +95,9 @@ CASES: dict[str, tuple[str, Any, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.quick("as released-2", "AMAGO-2-2", "cloning alone-2")
 @pytest.mark.parametrize("devices", [2, 3])
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.quick(
-    "as released-2",
-    "dropout-3",
-    "statistics as released-2",
-    "no statistics-2",
-    "cloning alone-2",
-    "mixture-2",
-    "bits-2",
-    "AMAGO-2-2",
-)
 def test_devices_learn_what_one_learns(case: str, devices: int) -> None:
     kind, module, changes = CASES[case]
     given = {**small().model_dump(exclude_unset=True), **changes, "batch_size": len(LENGTHS), "warmup": 0}

@@ -30,6 +30,7 @@ def encoder(kind: str = "transformer", *, context: int = HORIZON, **changes: Any
     return made.eval()
 
 
+@pytest.mark.quick("transformer-changes0", "gru-changes6", "ff-changes7")
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [

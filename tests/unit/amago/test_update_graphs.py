@@ -73,6 +73,7 @@ def assert_near(found: Any, expected: Any) -> None:
         np.testing.assert_allclose(found[1][name], array, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.quick("recollect.amago.amago_multi_task-discrete-changes8")
 @pytest.mark.parametrize(
     ("module", "kind", "changes"),
     [
@@ -89,7 +90,6 @@ def assert_near(found: Any, expected: Any) -> None:
         pytest.param(amago_multi_task, "continuous", {"filter": "exp", "online_coefficient": 1.0}, marks=SLOW),
     ],
 )
-@pytest.mark.quick("recollect.amago.amago-discrete-changes0", "recollect.amago.amago_multi_task-discrete-changes8")
 def test_updates_as_graphs_equal_updates_without(
     module: Any, kind: str, changes: dict[str, Any], gpu: PretendGpu, replays: list[Any]
 ) -> None:
@@ -172,6 +172,7 @@ def test_an_update_that_cannot_be_captured_is_warned_of_once_and_goes_on(
     assert "updates go on without CUDA graphs" in caplog.text
 
 
+@pytest.mark.quick("drawn on the host-shape0-changes0", "images are shifted-shape1-changes1")
 @pytest.mark.parametrize(
     ("why", "shape", "changes"),
     [

@@ -220,6 +220,7 @@ def test_a_process_whose_parent_was_killed_before_it_could_ask_ends_too(tmp_path
         assert gone(late)
 
 
+@pytest.mark.quick("True")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the parents of a process are known from /proc")
 @pytest.mark.parametrize("pidfd", [True, False])
 def test_a_job_behind_a_shell_dies_with_its_killed_scheduler(pidfd: bool, tmp_path: Path) -> None:

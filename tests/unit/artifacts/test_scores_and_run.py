@@ -244,6 +244,7 @@ class Clock:
         return self.now
 
 
+@pytest.mark.quick("97-8", "97-1800", "1000-90")
 @pytest.mark.parametrize("whole", [8, 90, 1800, 100_000])
 @pytest.mark.parametrize("pieces", [97, 1000])
 def test_a_kill_costs_less_than_a_tenth_and_five_minutes_whatever_the_scale(

@@ -259,6 +259,7 @@ def test_the_hard_lake_swaps_blurs_and_cracks_as_often_as_it_should() -> None:
 # --------------------------------------------------------------------------------------------------------------- T-Maze
 
 
+@pytest.mark.quick("10", "400")
 @pytest.mark.parametrize("length", [10, 400, 10_000])
 def test_amagos_t_maze_pays_for_going_right_and_then_to_the_side_of_the_sign(length: int) -> None:
     """Acceptance test 1 of the specification: right all the way and the right turn 1, the wrong turn 0, always up -1."""

@@ -285,8 +285,8 @@ def owner(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", [(signal.SIGINT, signal.SIGTERM), ()], ids=["told", "killed"])
-@pytest.mark.quick("killed")
 def test_processes_go_on_until_their_job_has_saved_and_end_with_it(
     owner: subprocess.Popen[str], told: tuple[signal.Signals, ...]
 ) -> None:

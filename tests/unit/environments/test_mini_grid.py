@@ -49,10 +49,10 @@ def eager(rng: np.random.Generator, env: Any) -> int:
     return int(rng.choice(env.action_space.n)) if rng.random() < 0.6 else FORWARD
 
 
+@pytest.mark.quick("KeyCorridorS3R1", "MemoryS11")
 @pytest.mark.parametrize(
     "task", [*TASKS, "MemoryS7", "MemoryS5", "ObstructedMaze-2Dlh", "LavaCrossingS9N2", "Fetch-8x8-N3"]
 )
-@pytest.mark.quick("KeyCorridorS3R1", "MemoryS11", "RedBlueDoors-6x6", "Unlock", "ObstructedMaze-2Dlh")
 def test_images_rewards_and_ends_are_those_of_the_packages_wrappers(task: str) -> None:
     world, others = make(task, [0, 1, 2]), [plain(task) for _ in range(3)]
     seen, _ = world.reset()
@@ -121,6 +121,11 @@ def test_an_instance_depends_on_its_seed_and_actions_only_and_is_new_in_each_epi
     assert len(words) == 3
 
 
+@pytest.mark.quick(
+    "0-AutoresetMode.SAME_STEP-KeyCorridorS3R1",
+    "1-AutoresetMode.DISABLED-KeyCorridorS3R1",
+    "57-AutoresetMode.SAME_STEP-Dynamic-Obstacles-Random-5x5",
+)
 @pytest.mark.parametrize("task", ["Dynamic-Obstacles-Random-5x5", "KeyCorridorS3R1"])
 @pytest.mark.parametrize("mode", [AutoresetMode.DISABLED, AutoresetMode.SAME_STEP])
 @pytest.mark.parametrize("steps", [0, 1, 57])

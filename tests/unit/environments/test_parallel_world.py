@@ -84,8 +84,8 @@ def sampled(world: World, step: int) -> np.ndarray:
     return np.stack([world.single_action_space.sample() for _ in range(world.num_envs)])
 
 
+@pytest.mark.quick("dark_room")
 @pytest.mark.parametrize("name", HERE)
-@pytest.mark.quick("dark_room", "visual_match")
 def test_every_instance_plays_what_it_plays_in_one_process(name: str) -> None:
     """Observations, rewards, ends and what is said besides; with episodes begun one by one, and after a resume."""
     alone, together = both(name)
@@ -263,8 +263,8 @@ def several(name: str, count: int, rows: int) -> tuple[list[World], list[World]]
     return alone, [ParallelWorld(settings.world, options, tasks, own, 2) for own in seeds]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 3, 16])
-@pytest.mark.quick("3")
 def test_worlds_that_are_stepped_in_turn_play_what_they_play_one_after_the_other(rows: int) -> None:
     """Images of sixteen games are more than a connection holds, so processes wait with their answers until these are read."""
     alone, together = several("mini_grid", 5, rows)
@@ -391,6 +391,7 @@ def test_a_job_that_is_told_to_stop_can_still_save_its_worlds(owner: subprocess.
     wait_until(lambda: not any(map(lives, pids)), "its processes end with it")
 
 
+@pytest.mark.slow
 def test_processes_of_a_killed_job_end(owner: subprocess.Popen[str]) -> None:
     assert owner.stdout is not None
     pids = [int(pid) for pid in owner.stdout.readline().split()]

@@ -119,9 +119,9 @@ def settings_of(room: Any, method: str) -> Any:
 # ----------------------------------------------------------------------------------------- one batch, task by task
 
 
+@pytest.mark.quick("radt-merged")
 @pytest.mark.parametrize("tokens", ["merged", "interleaved"])
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.quick("dt-merged", "ad-interleaved", "radt-merged")
 def test_all_tasks_in_one_batch_equal_each_task_alone(tiny: Any, method: str, tokens: str) -> None:
     room = tiny(tokens=tokens)
     tasks = registry.tasks("dark_room", room.environment.options, "train")[1:6]
@@ -181,6 +181,7 @@ def test_a_memory_that_tasks_share_is_of_one_split(tiny: Any, monkeypatch: pytes
     assert not room.policy(room.settings("radt", acting=EpisodicSettings(shared=True))).joins_splits
 
 
+@pytest.mark.quick("radt", "ad")
 @pytest.mark.parametrize("method", METHODS)
 def test_episodes_that_end_at_different_steps_change_nothing(tiny: Any, staggered: list[Task], method: str) -> None:
     room = tiny()

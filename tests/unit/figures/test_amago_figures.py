@@ -63,17 +63,8 @@ def drawn_table(figure: FigureSpec) -> pd.DataFrame:
     return kind(figure.kind).draw(made_scores(figure), figure).table
 
 
+@pytest.mark.quick("amago_dark_key_door", "amago_wind", "amago_2_meta_world")
 @pytest.mark.parametrize("name", FIGURES)
-@pytest.mark.quick(
-    "amago_2_meta_world",
-    "amago_ablations",
-    "amago_alchemy",
-    "amago_dark_key_door",
-    "amago_gym",
-    "amago_instructions",
-    "amago_retro",
-    "amago_wind",
-)
 def test_a_figure_is_drawn_with_its_published_values(name: str, workdir: Path) -> None:
     figure = spec_of("paper", name)
     table = drawn_table(figure)
@@ -82,6 +73,7 @@ def test_a_figure_is_drawn_with_its_published_values(name: str, workdir: Path) -
     assert table["method"].str.startswith("published:").sum() == PUBLISHED.get(name, 0)
 
 
+@pytest.mark.quick("smoke")
 @pytest.mark.parametrize("scale", ["smoke", "demo"])
 def test_figures_of_smaller_scales_show_nothing_published(scale: str, workdir: Path) -> None:
     for name in FIGURES:

@@ -64,10 +64,8 @@ def test_all_of_them_are_tested() -> None:
     assert of_scores == FIGURES
 
 
+@pytest.mark.quick("helm_minigrid_memory", "helm_psychlab")
 @pytest.mark.parametrize("name", FIGURES)
-@pytest.mark.quick(
-    "helm_lm_depth", "helm_memory", "helm_minigrid_memory", "helm_psychlab", "helm_random_maze", "helm_read_out"
-)
 def test_a_figure_is_drawn_with_its_published_values(name: str, workdir: Path) -> None:
     figure = spec_of("paper", name)
     assert figure.kind != "curve_panels" or figure.options["window"] == 1  # a return is that of 100 episodes as it is
@@ -81,18 +79,9 @@ def test_a_figure_is_drawn_with_its_published_values(name: str, workdir: Path) -
     assert any("nterquartile mean" in note for note in (*drawn.notes, drawn.axes["y"]))
 
 
+@pytest.mark.quick("helm_minigrid-smoke", "helm_memory-demo")
 @pytest.mark.parametrize("scale", ["smoke", "demo"])
 @pytest.mark.parametrize("name", FIGURES)
-@pytest.mark.quick(
-    "helm_lm_depth-smoke",
-    "helm_memory-demo",
-    "helm_minigrid-smoke",
-    "helm_miniworld-demo",
-    "helm_procgen-smoke",
-    "helm_psychlab-demo",
-    "helm_random_maze-smoke",
-    "helm_read_out-demo",
-)
 def test_a_figure_is_drawn_at_smaller_scales(name: str, scale: str, workdir: Path) -> None:
     figure = spec_of(scale, name)
     quick = figure.options | QUICK.get(figure.kind, {})

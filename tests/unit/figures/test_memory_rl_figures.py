@@ -70,6 +70,7 @@ def test_each_environment_has_its_curves_its_line_and_its_own_ending() -> None:
     assert any("onto 100 points; the final value of a run is the mean of its last 5." in note for note in drawn.notes)
 
 
+@pytest.mark.quick("recollect.figures.curve_panels")
 @pytest.mark.parametrize("kind", [curve_panels, length_aggregation])
 def test_without_a_given_end_each_environment_has_its_own_and_the_window_is_as_asked(kind: Any) -> None:
     """Scores that rise by one each step, scored every 50 steps."""
@@ -184,17 +185,9 @@ def test_an_option_about_an_environment_that_is_not_drawn_counts_for_nothing() -
 OF_LENGTHS = [name for name in names("figures") if figure_settings("paper", name).kind == "length_aggregation"]
 
 
+@pytest.mark.quick("memory_rl_active_tmaze--1", "memory_rl_encoders-0")
 @pytest.mark.parametrize("place", [0, -1])
 @pytest.mark.parametrize("name", OF_LENGTHS)
-@pytest.mark.quick(
-    "amago_tmaze-0",
-    "memory_rl_active_tmaze--1",
-    "memory_rl_encoders-0",
-    "memory_rl_key_to_door--1",
-    "memory_rl_layers_passive_tmaze-0",
-    "memory_rl_visual_match--1",
-    "memory_rl_visual_match_returns-0",
-)
 def test_a_figure_that_is_narrowed_to_one_environment_is_drawn(name: str, place: int) -> None:
     spec = spec_of("paper", name)
     env, method = spec.environments[place], spec.methods[0]
@@ -352,6 +345,7 @@ def test_a_published_point_is_whole_at_the_edge_of_a_panel_and_seen_below_zero()
     assert here.get_ylim()[0] < -3 and other.get_ylim()[0] == 0
 
 
+@pytest.mark.quick("readings2-published (table and read off the paper's figure)")
 @pytest.mark.parametrize(
     ("readings", "expected"),
     [

@@ -116,16 +116,9 @@ def cell(scores: pd.DataFrame, **of: Any) -> pd.DataFrame:
 # ----------------------------------------------------------------------------------------- all configured figures
 
 
+@pytest.mark.quick("radt_maze_runner", "radt_meta_world")
 @pytest.mark.filterwarnings("error:constrained_layout not applied")  # by published values far beyond the axis
 @pytest.mark.parametrize("name", MINE)
-@pytest.mark.quick(
-    "radt_training_curve",
-    "radt_maze_runner",
-    "radt_200_trials",
-    "radt_language_models",
-    "radt_meta_world",
-    "radt_dmcontrol",
-)
 def test_every_figure_of_the_config_is_drawn_with_its_published_values(name: str, workdir: Path) -> None:
     figure = quick(spec_of("paper", name))
     if figure_reads("paper", name) == "speeds":
@@ -148,8 +141,8 @@ def test_every_figure_of_the_config_is_drawn_with_its_published_values(name: str
     assert set(published["panel"]) <= set(measured["panel"])
 
 
+@pytest.mark.quick("radt_procgen")
 @pytest.mark.parametrize("name", ["radt_ablations", "radt_efficiency", "radt_maze_runner_curves", "radt_procgen"])
-@pytest.mark.quick("radt_maze_runner_curves", "radt_procgen")
 def test_no_text_overlaps_and_none_leaves_the_page(name: str, workdir: Path) -> None:
     figure = quick(spec_of("paper", name))
     splits, metrics = ("eval", "train", "seen", "unseen"), ("return", "hns")
@@ -485,6 +478,7 @@ def test_columns_that_a_page_does_not_carry_stand_below() -> None:
     assert wide.get_figwidth() < 7.3 and wide.get_figheight() > 1.6 * narrow.get_figheight()
 
 
+@pytest.mark.quick("result_table")
 @pytest.mark.parametrize("kind", ["bars", "result_table"])
 def test_the_same_scores_give_the_same_bytes(kind: str, tmp_path: Path) -> None:
     figure = spec(kind)

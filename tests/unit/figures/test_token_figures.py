@@ -108,9 +108,9 @@ def test_what_cannot_be_shown_is_refused(kind: str, trace: Any, changes: dict[st
         draw([trace], spec(kind, **changes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["demo", "smoke", "paper"])
 @pytest.mark.parametrize("name", ["helm_tokens", "helm_distances"])
-@pytest.mark.quick("helm_tokens-demo")
 def test_the_configured_figures_are_drawn_from_traces_of_one_seed(name: str, scale: str, workdir: Path) -> None:
     figure = spec_of(scale, name)
     assert figure_reads(scale, name) == "traces" and len(figure.seeds) == 1

@@ -165,6 +165,7 @@ def test_early_and_late_never_overlap_and_leave_the_first_episode_out() -> None:
 # ------------------------------------------------------------------------------------------------ how they look
 
 
+@pytest.mark.quick("four layers", "wide room")
 @pytest.mark.parametrize(
     ("read", "figure"),
     [
@@ -199,6 +200,7 @@ def test_no_text_overlaps_and_none_leaves_the_page(read: list[Trace], figure: Fi
 # ------------------------------------------------------------------------------------------------------ the files
 
 
+@pytest.mark.quick("state_visitation")
 @pytest.mark.parametrize("kind", ["state_visitation", "attention_maps"])
 def test_a_figure_of_traces_has_the_files_of_any_figure(tmp_path: Path, kind: str) -> None:
     files = [write_trace(trace, tmp_path) for trace in traces()]

@@ -74,6 +74,7 @@ def test_a_cpu_and_half_precision_compute_the_product_whole(dtype: torch.dtype) 
             assert torch.equal(product(*on_gpu).cpu(), linear(*on_gpu).cpu())
 
 
+@pytest.mark.quick("1-dtype0")
 @pytest.mark.parametrize(("tokens", "dtype"), [(1, torch.float32), (2, torch.float32), (1, torch.bfloat16)])
 def test_transformer_xl_on_a_gpu_gives_a_cpus_states_and_replays_its_graphs(
     tokens: int, dtype: torch.dtype, replays: list[Any]

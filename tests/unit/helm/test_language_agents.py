@@ -344,6 +344,7 @@ def test_stored_history_vectors_are_those_that_were_acted_on(method: str, inputs
     torch.testing.assert_close(value, moments["value"], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.quick("helmv2-0.3-random")
 @pytest.mark.parametrize(
     ("method", "scale", "model"),
     [
@@ -351,7 +352,6 @@ def test_stored_history_vectors_are_those_that_were_acted_on(method: str, inputs
         ("helm", None, "random-transfo-xl"),  # of its ring a checkpoint holds what was written
     ],
 )
-@pytest.mark.quick("helm-None-random", "helmv2-0.3-random", "shelm-0.3-random")
 def test_a_stopped_run_goes_on_bit_exactly(
     method: str, scale: float | None, model: str, inputs: Inputs, tmp_path: Path
 ) -> None:

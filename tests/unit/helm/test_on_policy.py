@@ -553,6 +553,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.quick("ppo_lstm-changes1")
 @pytest.mark.parametrize(("method", "changes"), CASES)
 def test_a_stopped_run_goes_on_bit_exactly(method: str, changes: dict[str, Any], tmp_path: Path) -> None:
     settings, module = settings_of(method, **changes), MODULES[method]
@@ -661,6 +662,7 @@ def test_a_run_that_diverges_stops_and_says_so(tmp_path: Path) -> None:
         ppo_cnn.train(settings_of(learning_rate=1e30), Inputs(), run_in(tmp_path))
 
 
+@pytest.mark.quick("ppo_cnn")
 @pytest.mark.parametrize("method", sorted(MODULES))
 def test_an_update_asks_the_device_nothing(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """So a GPU is not waited for: on the meta device, what reads a number of a tensor fails."""

@@ -105,6 +105,7 @@ def entry(**sha256s: str) -> LanguageModelSettings:
     )
 
 
+@pytest.mark.slow
 def test_a_fetched_model_is_converted_whole_and_only_the_first_layers_are_read_where_so_asked(tmp_path, published, hub):
     target = tmp_path / "model"
     settings = entry(**hashes(published))

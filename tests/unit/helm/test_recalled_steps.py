@@ -33,6 +33,7 @@ def taken_by(recalled: RecalledSteps) -> list[int]:
     return taken
 
 
+@pytest.mark.quick("1-4-1", "2-2-3")
 @pytest.mark.parametrize(("layers", "length", "tokens"), [(1, 4, 1), (2, 3, 1), (1, 6, 3), (2, 5, 2), (2, 2, 3)])
 def test_a_recalled_step_equals_the_step(layers, length, tokens):
     plain, recalled = pair(layers, length, tokens)

@@ -25,6 +25,7 @@ def drawn(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+@pytest.mark.quick("shape0-4-maps0-1873733-1218373-727733", "shape1-7-maps1-4734152-4078792-908600")
 @pytest.mark.parametrize(("shape", "actions", "maps", "helm", "cnn", "lstm"), PUBLISHED)
 def test_parameter_counts_are_the_published_ones(
     shape: tuple[int, ...], actions: int, maps: tuple[int, ...], helm: int, cnn: int, lstm: int

@@ -266,9 +266,9 @@ def test_runs_without_a_language_model_end_with_the_bytes_of_the_runs_alone(
         pd.testing.assert_frame_equal(company.runs[place].table(), wanted.runs[place].table())
 
 
+@pytest.mark.quick("1-shelm")
 @pytest.mark.usefixtures("groups")
 @pytest.mark.parametrize("method", ["helm", "helmv2", "shelm"])
-@pytest.mark.quick("1-shelm", "2-helm")
 def test_runs_with_a_language_model_have_the_rows_and_the_policies_of_the_runs_alone(
     method: str, inputs: Inputs, tmp_path: Path
 ) -> None:
@@ -334,6 +334,7 @@ def test_on_a_gpu_a_rollout_waits_for_nothing_but_what_agents_say(inputs: Inputs
     assert not [where for where in waited if "together.py" in where]
 
 
+@pytest.mark.quick("shelm")
 @pytest.mark.parametrize("method", ["helm", "helmv2", "shelm"])
 def test_new_images_of_all_seeds_are_read_at_once(
     method: str, inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -358,8 +359,8 @@ def test_new_images_of_all_seeds_are_read_at_once(
     assert sizes == [3]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("groups")
-@pytest.mark.quick("1")
 def test_where_what_was_read_breaks_one_run_the_others_go_on(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,6 +447,7 @@ def test_a_run_that_was_begun_alone_goes_on_with_others_and_the_other_way_round(
     assert_near(company, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", ["shelm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("helm", "helmv2"))]
 )

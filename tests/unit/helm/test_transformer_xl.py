@@ -31,6 +31,7 @@ def inputs(steps: int, rows: int, tokens: int) -> torch.Tensor:
     return torch.randn(steps, rows, tokens, 16, generator=torch.Generator().manual_seed(tokens))
 
 
+@pytest.mark.quick("2-1", "7-2", "12-1")
 @pytest.mark.parametrize("tokens", [1, 2, 4])
 @pytest.mark.parametrize("length", [2, 7, 12])
 def test_the_cache_equals_projecting_everything_anew_under_staggered_resets(model, tokens, length):

@@ -116,8 +116,8 @@ def assert_near(found: Numbers, expected: Numbers, within: float = 2e-5) -> None
 # ---- updates
 
 
+@pytest.mark.quick("ppo_cnn")
 @pytest.mark.parametrize("method", ["ppo_cnn", "ppo_lstm", "helm"])
-@pytest.mark.quick("ppo_cnn", "helm")
 def test_updates_as_graphs_are_those_without(method: str, gpu: PretendGpu, replays: list[Any]) -> None:
     """Over three rollouts, between which the step size, the clipping and the weight of the entropy change."""
     plain = trainer_of(method, graphs=False, **SCHEDULES)
@@ -254,6 +254,7 @@ def acted(agent: Agent, seeds: range, rows: int = 4) -> list[np.ndarray]:
     return found
 
 
+@pytest.mark.quick("ppo_cnn", "ppo_lstm")
 @pytest.mark.parametrize("method", ["ppo_cnn", "ppo_lstm", "helm"])
 def test_acting_as_a_graph_is_acting_without_also_with_newer_weights(
     method: str, gpu: PretendGpu, replays: list[Any]

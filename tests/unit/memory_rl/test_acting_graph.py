@@ -62,6 +62,7 @@ def test_the_function_that_a_graph_holds_is_a_step(kind: str, changes: dict[str,
     np.testing.assert_allclose(graphed, plain, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.quick("gpt-changes1", "lstm-changes2", "ff-changes4")
 @pytest.mark.parametrize(("kind", "changes"), KINDS)
 def test_steps_on_a_gpu_are_replays_and_give_a_cpus_numbers(
     kind: str, changes: dict[str, Any], replays: list[Any]

@@ -91,8 +91,8 @@ def test_products_that_are_compiled_write_no_bias_for_each_row(monkeypatch: pyte
     assert y.dtype == torch.bfloat16  # as of the product: what follows reads half as much
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reason", "said"), [("no Triton\nat all", "no Triton"), ("", "RuntimeError")])
-@pytest.mark.quick("-RuntimeError")
 def test_without_a_compiler_an_ensemble_on_a_gpu_goes_on_with_a_warning(
     reason: str, said: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

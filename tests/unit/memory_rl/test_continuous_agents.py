@@ -291,6 +291,7 @@ def test_discrete_actions_are_refused(method: Any) -> None:
         method.make_trainer(settings_of(method, small(method), "tmaze"))
 
 
+@pytest.mark.quick("td3")
 @pytest.mark.parametrize("method", METHODS, ids=name_of)
 def test_a_stopped_run_goes_on_bit_exactly_and_its_policy_is_loaded_again(
     method: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -321,6 +322,7 @@ def test_a_stopped_run_goes_on_bit_exactly_and_its_policy_is_loaded_again(
     assert taken[0].shape == (3, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [pytest.param(td3, marks=pytest.mark.slow), sac], ids=name_of)
 def test_it_learns_to_aim_at_a_remembered_number(method: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_worlds.install(monkeypatch)

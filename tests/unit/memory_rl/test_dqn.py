@@ -360,8 +360,8 @@ CASES = [
 ]
 
 
+@pytest.mark.quick("lstm-changes1-stops1")
 @pytest.mark.parametrize(("kind", "changes", "stops"), CASES)
-@pytest.mark.quick("lstm-changes1-stops1", "gpt-changes2-stops2")
 def test_a_stopped_run_goes_on_bit_exactly(kind: str, changes: Any, stops: list[int], tmp_path: Path) -> None:
     hp = small(kind, **changes)
     straight = run_in(tmp_path / "straight")

@@ -86,6 +86,7 @@ def difference(one: OnlineTrainer, other: OnlineTrainer, floor: float = 1e-3) ->
     return found
 
 
+@pytest.mark.quick("gpt-changes0", "lstm-changes2", "gru-changes3", "ff-changes4")
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
@@ -137,6 +138,7 @@ def test_a_single_actor_acts_with_the_weights_that_an_ensemble_updates(kind: str
     np.testing.assert_allclose(found, wanted.detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.quick("gpt-changes1", "lstm-changes2")
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
@@ -494,6 +496,7 @@ def test_where_runs_cannot_be_played_together_each_plays_by_itself_from_then_on_
         assert_near(together.policies[place], alone(tmp_path / "alone" / str(seed), seed)[0])
 
 
+@pytest.mark.quick("0")
 @pytest.mark.parametrize("due", [0, 1])
 def test_a_resumed_ensemble_plays_together_what_a_whole_one_plays_together(
     due: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -57,6 +57,12 @@ def members_of(kind: str, algorithm: Any, device: str = "cpu", **changes: Any) -
     return begun(kind, algorithm, device, **{**world, **changes})
 
 
+@pytest.mark.quick(
+    "gpt-recollect.memory_rl.td3-changes0",
+    "lstm-recollect.memory_rl.sac-changes7",
+    "lstm-recollect.memory_rl.sacd-changes12",
+    "ff-recollect.memory_rl.sacd-changes13",
+)
 @pytest.mark.parametrize(("kind", "algorithm", "changes"), VARIANTS)
 def test_updates_made_together_are_those_of_each_run_alone(kind: str, algorithm: Any, changes: dict[str, Any]) -> None:
     alone, together = (members_of(kind, algorithm, **changes) for _ in range(2))
@@ -70,6 +76,7 @@ def test_updates_made_together_are_those_of_each_run_alone(kind: str, algorithm:
         assert difference(one, other, FLOOR) < TOLERANCE
 
 
+@pytest.mark.quick("lstm-recollect.memory_rl.td3-changes0", "gpt-recollect.memory_rl.sac-changes4")
 @pytest.mark.parametrize(
     ("kind", "algorithm", "changes"),
     [
@@ -164,6 +171,7 @@ def test_a_run_goes_on_in_an_ensemble_and_out_of_it(
             np.testing.assert_allclose(policies[place][name], value, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.quick("gpt-recollect.memory_rl.td3-changes0")
 @pytest.mark.parametrize(
     ("kind", "algorithm", "changes"),
     [
@@ -175,7 +183,6 @@ def test_a_run_goes_on_in_an_ensemble_and_out_of_it(
         ("lstm", sacd, {**SEPARATE, "target_entropy": 0.5}),
     ],
 )
-@pytest.mark.quick("gpt-recollect.memory_rl.td3-changes0", "gpt-recollect.memory_rl.sacd-changes4")
 def test_on_a_gpu_an_update_is_one_graph_that_never_waits_and_gives_the_numbers_of_each_run_alone(
     kind: str, algorithm: Any, changes: dict[str, Any], replays: list[Any]
 ) -> None:
@@ -195,6 +202,7 @@ def test_on_a_gpu_an_update_is_one_graph_that_never_waits_and_gives_the_numbers_
         assert difference(one, other, FLOOR) < 1e-5
 
 
+@pytest.mark.quick("lstm-recollect.memory_rl.td3-changes0", "ff-recollect.memory_rl.sac-changes3")
 @pytest.mark.parametrize(
     ("kind", "algorithm", "changes"),
     [

@@ -175,6 +175,7 @@ def test_a_gpts_policy_says_what_it_reads_and_a_recurrent_one_only_what_it_makes
 # ------------------------------------------------------------------------------------------------------ budgets in steps
 
 
+@pytest.mark.quick("True")
 @pytest.mark.parametrize("warmup_learns", [False, True])
 def test_a_budget_in_steps_does_not_depend_on_how_early_episodes_end(
     warmup_learns: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -57,6 +57,11 @@ def without_steps(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
 SEPARATE, IN_TURNS = {"shared_encoder": False}, {"shared_encoder": False, "critics_first": True}
 
 
+@pytest.mark.quick(
+    "gpt-3-recollect.memory_rl.dqn-changes1",
+    "lstm-1-recollect.memory_rl.td3-changes10",
+    "lstm-1-recollect.memory_rl.sac-changes11",
+)
 @pytest.mark.parametrize(
     ("kind", "layers", "algorithm", "changes"),
     [

@@ -186,6 +186,7 @@ def test_few_lstms_are_not_compiled_and_nothing_is_said_of_it(
     assert not caplog.records
 
 
+@pytest.mark.quick("False")
 @pytest.mark.parametrize("there", [False, True])
 def test_more_lstms_are_compiled_where_their_kernels_are_taken(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     lstm_over_time.fastest.cache_clear()

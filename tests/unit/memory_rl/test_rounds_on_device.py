@@ -65,16 +65,9 @@ def states(members: list[OnlineTrainer]) -> list[np.ndarray]:
     return [array for world in worlds for array in world.get_state().values()]
 
 
+@pytest.mark.quick("gpt-changes5-cpu", "lstm-changes2-cuda", "ff-changes3-cuda")
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize(("kind", "changes"), KINDS)
-@pytest.mark.quick(
-    "gpt-changes0-cuda",
-    "lstm-changes2-cuda",
-    "ff-changes3-cuda",
-    "gpt-changes4-cuda",
-    "gpt-changes5-cpu",
-    "lstm-changes7-cpu",
-)
 def test_what_is_played_is_what_the_host_plays(
     kind: str, changes: dict[str, Any], device: str, replays: list[Any]
 ) -> None:
@@ -125,6 +118,7 @@ def test_an_evaluation_on_the_device_drops_nothing_out() -> None:
         assert np.array_equal(one.action_BT, own_episodes(other).action_BT)
 
 
+@pytest.mark.slow
 def test_whole_runs_on_a_gpu_play_there_and_learn_what_they_learn_on_a_cpu(tmp_path: Path) -> None:
     wanted = Together(tmp_path / "cpu")
     assert wanted.train() == {}

@@ -359,6 +359,7 @@ def test_it_learns_to_remember_an_image(method: Any, monkeypatch: pytest.MonkeyP
     assert play(make_worlds(settings.environment, 99, 1, 64)[1], policy).return_E.mean() == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
@@ -385,6 +386,7 @@ CASES = [
 ]
 
 
+@pytest.mark.quick("gpt-changes0-stops0")
 @pytest.mark.parametrize(("kind", "changes", "stops"), CASES)
 def test_a_stopped_run_goes_on_bit_exactly(kind: str, changes: Any, stops: list[int], tmp_path: Path) -> None:
     settings = settings_of(small(kind, **changes))

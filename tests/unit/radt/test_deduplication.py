@@ -33,6 +33,7 @@ def loop(keys, task, threshold, returns=None):
     return kept
 
 
+@pytest.mark.quick("7-0", "64-1", "1000-2")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("block", [7, 64, 1000])
 def test_greedy_keeps_the_first_of_every_neighbourhood(seed, block):

@@ -289,6 +289,7 @@ def test_the_target_is_a_multiple_of_the_highest_return_in_memory(tiny: Any) -> 
     assert compared >= 4
 
 
+@pytest.mark.quick("{'kind': 'return', 'select': 2}")
 @pytest.mark.parametrize("chosen", [{"kind": "random"}, {"kind": "return", "select": 2}, {"choose": "sample"}], ids=str)
 def test_what_a_row_draws_to_read_depends_on_its_own_seed_only(tiny: Any, chosen: dict[str, Any]) -> None:
     of = tiny().settings("radt", acting=EpisodicSettings(**chosen))

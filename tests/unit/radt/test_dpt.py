@@ -40,6 +40,7 @@ def plain_window(context: list[Step], query: tuple[int, tuple[int, int]], *, fir
     )
 
 
+@pytest.mark.quick("5-merged", "12-interleaved")
 @pytest.mark.parametrize("tokens", ["merged", "interleaved"])
 @pytest.mark.parametrize("context", [12, 5])
 def test_acting_equals_a_full_forward_over_the_last_episode_separator_and_query(
@@ -136,6 +137,7 @@ def told_by_the_task(tasks: int = 4) -> Histories:
     )
 
 
+@pytest.mark.slow
 def test_it_learns_to_read_the_task_from_the_context_and_plays_so(tiny: Any, tmp_path: Path) -> None:
     room, path = tiny(), tmp_path / "histories.safetensors"
     write_arrays(path, told_by_the_task().arrays(), kind="histories")

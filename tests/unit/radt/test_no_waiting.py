@@ -53,6 +53,7 @@ def learns(network: Any, loss_of: Any, learned_of: Any, one: Any, micro_batches:
     return values
 
 
+@pytest.mark.quick("dt-hidden-1", "ad-counted-2", "dpt-attended-1", "dt-attended-2")
 @pytest.mark.parametrize("micro_batches", [1, 2])
 @pytest.mark.parametrize("padding", ["hidden", "counted", "attended"])
 @pytest.mark.parametrize("method", ["dt", "ad", "dpt"])

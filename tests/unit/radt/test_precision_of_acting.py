@@ -33,6 +33,7 @@ def logits_of(policy: Any, steps: int, ends: int) -> list[torch.Tensor]:
     return said
 
 
+@pytest.mark.quick("dt hidden", "radt counted")
 @pytest.mark.parametrize(
     "case", ["dt hidden", "dt counted", "ad hidden", "ad counted", "dpt hidden", "radt hidden", "radt counted"]
 )
@@ -54,6 +55,7 @@ def test_acting_in_bfloat16_is_acting_up_to_rounding(tiny: Any, case: str) -> No
     assert 0 < (rounded - exact).abs().max() < 0.05 * exact.abs().max()
 
 
+@pytest.mark.quick("radt-counted", "ad-hidden")
 @pytest.mark.parametrize("padding", ["hidden", "counted"])
 @pytest.mark.parametrize("method", ["dt", "ad", "dpt", "radt"])
 def test_weights_that_are_rounded_once_say_the_same_bits(

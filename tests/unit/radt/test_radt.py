@@ -199,9 +199,9 @@ def test_returns_that_are_asked_for_and_shown_are_those_of_the_world(tiny: Any) 
         assert int(policy.own.memory.count_E[b]) == sum(stored)
 
 
+@pytest.mark.quick("50-1-radt")
 @pytest.mark.parametrize("method", ["radt", "radt_agnostic"])
 @pytest.mark.parametrize(("candidates", "k"), [(50, 1), (3, 1), (50, 2)])
-@pytest.mark.quick("50-1-radt", "3-1-radt_agnostic")
 def test_what_is_read_is_what_a_plain_loop_retrieves(tiny: Any, method: str, candidates: int, k: int) -> None:
     chosen = tiny().settings(method, acting=EpisodicSettings(candidates=candidates, select=k))
     policy = tiny().policy(chosen)
@@ -277,6 +277,7 @@ def test_with_several_steps_between_retrievals_a_row_keeps_its_context(tiny: Any
     assert looked > changed > 0
 
 
+@pytest.mark.quick("1-6-merged", "3-12-interleaved")
 @pytest.mark.parametrize("tokens", ["merged", "interleaved"])
 @pytest.mark.parametrize(("every", "context"), [(1, 6), (1, 12), (3, 6), (3, 12)])
 def test_doing_only_what_a_step_changes_equals_encoding_all_windows_and_contexts_anew(

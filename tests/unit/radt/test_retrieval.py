@@ -136,6 +136,13 @@ VARIANTS = [
 ]
 
 
+@pytest.mark.quick(
+    "False-{'cut_off': None, 'exclude_own': False}",
+    "False-{'cut_off': 0.9, 'keep': 7}",
+    "True-{}",
+    "True-{'cut_off': 0.7, 'candidates': 20, 'keep': 20, 'return_weight': 0.5, 'excluded': 'demote'}",
+    "False-{'task_weight': 0.25, 'return_weight': 2.0, 'position_weight': 1.0, 'improvement_weight': 0.5, 'keep': 30}",
+)
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @pytest.mark.parametrize("duplicates", [False, True])
 def test_scores_and_choice_equal_the_loop(variant, duplicates):

@@ -41,6 +41,7 @@ def counted(settings: Settings) -> float:
     return float(counter.get_total_flops())
 
 
+@pytest.mark.quick("dark_room_10x10-dpt", "meta_world-radt")
 @pytest.mark.parametrize(
     ("env", "method"), [(ROOM, "radt"), ("meta_world", "radt"), (ROOM, "dpt"), (ROOM, "dpt.queries=50")]
 )

@@ -126,6 +126,7 @@ def test_a_figure_has_every_published_length(figure: str) -> None:
 BESIDE = ["memory_rl_visual_match", "memory_rl_visual_match_returns"]
 
 
+@pytest.mark.quick("memory_rl_visual_match", "memory_rl_attention_rooms")
 @pytest.mark.parametrize("figure", [*BESIDE, "memory_rl_curves_visual_match", "memory_rl_attention_rooms"])
 def test_visual_match_is_the_released_task_with_ours_beside_it_and_captions_say_which(figure: str) -> None:
     """Released: one drawing when an environment is made (pycolab game of twni2016/Memory-RL c9b8b39)."""

@@ -35,6 +35,7 @@ def test_a_name_says_what_was_changed_in_one_spelling() -> None:
     assert (method_with("radt", []), method_with("radt.task_weight_0", [])) == ("radt", "radt.task_weight_0")
 
 
+@pytest.mark.quick("learning_rate=1e-3")
 @pytest.mark.parametrize("typed", ["learning_rate=1e-3", "learning_rate=.001", "learning_rate=+1.0e-3"])
 def test_a_name_in_another_spelling_is_one_for_commands_and_refused_in_paths_and_files(typed: str) -> None:
     called = "dqn_lstm.learning_rate=0.001,sequence.width=8"

@@ -117,6 +117,7 @@ def test_the_gradients_at_the_outputs_are_those_of_the_plain_loss(on_table):
     assert found[:, 0].abs().min() > 0
 
 
+@pytest.mark.quick("table")
 @pytest.mark.parametrize("settings", [SMALL, ON_TABLE], ids=["rows", "table"])
 def test_a_task_has_the_same_history_to_the_bit_whatever_other_tasks_are_in_the_ensemble(settings):
     ten, alone, all_of_them = trained(range(10), **settings), trained([3], **settings), trained(range(80), **settings)
@@ -291,6 +292,7 @@ def test_histories_have_one_task_after_the_other_in_time_order():
         assert reward[0] == arrays["reward"][t]
 
 
+@pytest.mark.slow
 def test_agents_learn_dark_room_gradually():
     settings = ppo.Hyperparameters(
         transitions=16_000, rollout=1000, minibatch=500, epochs=10, learning_rate=3e-3, hidden=(32, 32),

@@ -67,6 +67,7 @@ def generated(
     return ppo_images.generate("procgen", OPTIONS, tasks, settings(**chosen), seed=3, run=run)
 
 
+@pytest.mark.slow
 def test_histories_are_the_whole_episodes_of_the_recorded_games_in_the_order_in_which_they_ended() -> None:
     histories = Histories(generated())
     histories.validate(actions=15)

@@ -95,6 +95,7 @@ def test_histories_equal_the_episodes_that_were_written_in_every_layout(room, tm
     assert "16 of 16 first episodes played again in our world" in caplog.text
 
 
+@pytest.mark.quick("npz")
 @pytest.mark.parametrize("kind", ["hdf5", "npz"])
 def test_folders_of_episodes_give_the_same_histories_as_files(room, tmp_path, kind, monkeypatch):
     if not HAS_H5PY:

@@ -34,6 +34,7 @@ def test_random_play_takes_every_action_equally_often_and_repeats_with_its_seed(
     np.testing.assert_allclose(alike, 0.2, atol=0.06)
 
 
+@pytest.mark.quick("dark_room")
 @pytest.mark.parametrize("world", ["dark_room", "key_door"])
 def test_an_annealed_expert_ends_at_the_optimum(world):
     tasks = registry.tasks(world, {}, "train")[:8]

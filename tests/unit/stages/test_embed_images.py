@@ -198,6 +198,7 @@ def test_while_acting_policies_see_what_they_have_learned_from(pictures: Path) -
     assert met.single_observation_space.shape == (WIDTH,) and met.horizon == STEPS
 
 
+@pytest.mark.slow
 def test_killed_while_encoding_it_goes_on_and_ends_with_the_same_bytes(
     pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -288,6 +288,7 @@ def test_a_policy_that_says_nothing_of_itself_is_traced_too() -> None:
     )
 
 
+@pytest.mark.quick("dqn_gpt", "dqn_lstm")
 @pytest.mark.parametrize("method", ["dqn_gpt", "dqn_lstm", "amago_transformer", "amago_ff"])
 def test_an_episodic_evaluation_is_traced_as_it_was_scored(workdir: Path, method: str) -> None:
     maze = ("smoke", "tmaze_active_5", method, 0)

@@ -171,6 +171,7 @@ IMPOSSIBLE = {
 }
 
 
+@pytest.mark.quick("gym.Acrobot-v1-radt", "gym.Pendulum-v1-helm", "gym.Nope-v1-dqn_lstm")
 @pytest.mark.parametrize(("env", "method"), list(IMPOSSIBLE))
 def test_a_pair_that_cannot_run_is_refused_by_all_that_plans_and_by_training(
     env: str, method: str, mine: Path, monkeypatch: pytest.MonkeyPatch
