@@ -37,7 +37,8 @@ log = logging.getLogger(__name__)
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 FOLDER_VARIABLE = "RECOLLECT_LEASES"
 AUTO_VARIABLE = "RECOLLECT_DEVICE"  # cpu: what "auto" means also where a scheduler gave GPUs
-_GIVEN = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS", "SLURM_GPUS_ON_NODE")
+_INDICES = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS")  # "0" is the first GPU
+_COUNTS = ("SLURM_GPUS", "SLURM_GPUS_ON_NODE")  # "0" is none
 _POLL_SECONDS = 0.1
 _begun: list[str] = []
 """The devices of the lease under which CUDA has begun in this process."""
@@ -129,13 +130,18 @@ def usable(wanted: str, devices: list[str] | None = None) -> list[str]:
             where="device: cuda",
             do="run with device cpu or auto, or on a machine where `nvidia-smi -L` lists a GPU",
         )
-    if wanted == "auto" and any(os.environ.get(name, "0") not in ("", "0") for name in _GIVEN):
+    if wanted == "auto" and _slurm_gave_one():
         raise UserError(
             f"SLURM gave this job a GPU that cannot be used ({_why_none(devices)})",
             where="device: auto",
             do=f"install PyTorch for GPUs (`make setup`, not for the family cpu), or set {AUTO_VARIABLE}=cpu to do without",
         )
     return []
+
+
+def _slurm_gave_one() -> bool:
+    counted = any(os.environ.get(name, "0") not in ("", "0") for name in _COUNTS)
+    return counted or any(os.environ.get(name) for name in _INDICES)
 
 
 def cuda_has_begun() -> bool:
@@ -235,13 +241,13 @@ def _cuda_devices(answer: str | None = None) -> list[str]:
     visible = os.environ.get(VARIABLE)
     if visible is None:
         return [device for devices in listed for device in devices]
-    names: list[str] = []
+    names: dict[str, None] = {}  # each device once
     for name in (part.strip() for part in visible.split(",")):
         if name == "" or name.startswith("-"):
             break  # CUDA itself ignores what follows an invalid entry
         whole = len(listed[int(name)]) == 1 if name.isdigit() and int(name) < len(listed) else False
-        names.append(listed[int(name)][0] if whole else name)
-    return names
+        names[listed[int(name)][0] if whole else name] = None
+    return list(names)
 
 
 def _nvidia_smi() -> str:

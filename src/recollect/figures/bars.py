@@ -64,7 +64,9 @@ def draw_bars(scores: pd.DataFrame, figure: FigureSpec, options: Options) -> Dra
         bars, titles = options.panels, {name: name for name in options.panels}
         panels = [Panel(name, panels[0].environment, panels[0].split, panels[0].metric) for name in bars]
     table = _measured(scores, panels, bars, figure, options)
-    episodes = f"mean over {captions.episodes_meant(options.last)}"
+    played = reading.episodes_played(scores, [(panel.environment, panel.split) for panel in panels])
+    meant = captions.episodes_meant(options.last, played)
+    episodes = f"mean over {meant}"
     word = captions.STATISTIC_WORDS[options.statistic]
     meaning = {
         "panel": "what is compared" if options.panels else "environment, and /split and /metric behind the first ones",
@@ -74,7 +76,7 @@ def draw_bars(scores: pd.DataFrame, figure: FigureSpec, options: Options) -> Dra
     }
     notes = [f"{episodes[0].upper()}{episodes[1:]} of a run."]
     with style.paper_style():
-        canvas, extra_rows = _plot(table, bars, titles, figure, options)
+        canvas, extra_rows = _plot(table, bars, titles, figure, options, meant)
         published = Line2D([], [], color=style.BLACK, label=figure.published_label(), **DIAMOND)
         handles = [published] if extra_rows else []
         return finishing.finished(
@@ -117,7 +119,12 @@ def _measured(
 
 
 def _plot(
-    table: pd.DataFrame, bars: dict[str, dict[str, str]], titles: dict[str, str], figure: FigureSpec, options: Options
+    table: pd.DataFrame,
+    bars: dict[str, dict[str, str]],
+    titles: dict[str, str],
+    figure: FigureSpec,
+    options: Options,
+    episodes: str,
 ) -> tuple[Figure, list[ExtraRow]]:
     columns = min(options.columns, len(bars))
     names = list(bars)
@@ -125,7 +132,7 @@ def _plot(
     x_label = ""
     if isinstance(options.metric, str):
         words = options.metric_labels.get(options.metric, options.metric)
-        x_label = f"{words}, mean of {captions.episodes_meant(options.last)}"
+        x_label = f"{words}, mean of {episodes}"
 
     # A row of panels is as high as its fullest panel.
     most_bars = [max(len(bars[name]) for name in row) for row in rows_of_panels]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pandas as pd
 
 from recollect.figures.spec import LINE, PUBLISHED, RANDOM_MODEL, SMOKE_WORDS, FigureSpec
@@ -24,9 +26,12 @@ def count_range(numbers: pd.Series, noun: str) -> str:
     return count(high, noun) if low == high else f"{low} to {count(high, noun)}"
 
 
-def episodes_meant(last: int | str) -> str:
-    """``all episodes``, or ``the last 5 episodes``."""
-    return "all episodes" if last == "all" else f"the last {last} episodes"
+def episodes_meant(last: int | str, played: Iterable[int] = ()) -> str:
+    """``all episodes``, or ``the last 5 episodes``: as many as there are, where fewer were `played`."""
+    if last == "all":
+        return "all episodes"
+    low, *_, high = sorted(min(int(last), count) for count in (*played, *played)) or [int(last)] * 2
+    return f"the last {low}{'' if low == high else f' to {high}'} episodes" if high > 1 else "the last episode"
 
 
 def bounds_meant(statistic: Statistic, band: Band = "bootstrap") -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -149,6 +149,13 @@ def score_array(rows: pd.DataFrame, figure: FigureSpec) -> tuple[NDArray[np.floa
         )
     scores_SNE = scores.to_numpy(float).reshape(len(figure.seeds), len(tasks), len(episodes))
     return scores_SNE, tasks, episodes
+
+
+def episodes_played(scores: pd.DataFrame, of: Iterable[tuple[str, str]]) -> list[int]:
+    """How many episodes the scores of each (environment, split) have."""
+    return [
+        int(scores.loc[(scores["env"] == env) & (scores["split"] == split), "episode"].max()) + 1 for env, split in of
+    ]
 
 
 def last_episodes(scores_SNE: NDArray[np.float64], last: int | str) -> NDArray[np.float64]:

@@ -87,11 +87,13 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     with style.paper_style():
         canvas = _plot(table, blocks, figure, options.statistic)
         style.finish(canvas, figure, [], _small_print(table, resampled, figure, options.statistic))
-    notes = _notes(table, resampled, figure, options)
+    splits = [(environment, group.split) for group in groups.values() for environment in group.environments]
+    episodes = episodes_meant(options.last, reading.episodes_played(scores, splits))
+    notes = _notes(table, resampled, figure, options, episodes)
     if published:
         sources = dict.fromkeys(item.source for item in figure.references if figure.is_comparable(item))
         notes.append(f"Published: {'; '.join(sources)}.")
-    return Drawn(canvas, spec.with_extra_rows(table, published), _meaning(options), tuple(notes))
+    return Drawn(canvas, spec.with_extra_rows(table, published), _meaning(options, episodes), tuple(notes))
 
 
 def _groups(figure: FigureSpec, options: Options) -> dict[str, Group]:
@@ -113,15 +115,17 @@ def _resampled(table: pd.DataFrame, groups: dict[str, Group]) -> pd.DataFrame:
     return table.assign(tasks=table["panel"].str.removesuffix(NORMALISED).map(environments))
 
 
-def _notes(table: pd.DataFrame, resampled: pd.DataFrame, figure: FigureSpec, options: Options) -> list[str]:
+def _notes(
+    table: pd.DataFrame, resampled: pd.DataFrame, figure: FigureSpec, options: Options, episodes: str
+) -> list[str]:
     """The sentences of the caption that say what the numbers are."""
-    episodes = episodes_meant(options.last)
     seeds = count(len(figure.seeds), "seed")
     tasks = count_range(table["tasks"], "task")
     several = len(figure.seeds) > 1
     if options.statistic == "iqm":
         interval = ", with its 95 % interval" if several else ""
-        notes = [f"Mean over {episodes}, then interquartile mean over {tasks} and {seeds}{interval}."]
+        worlds = count_range(resampled["tasks"], "environment")
+        notes = [f"Mean over {tasks} and {episodes}, then interquartile mean over {worlds} and {seeds}{interval}."]
         notes += captions.narrow_intervals(resampled, "iqm")
     elif several:
         notes = [f"Mean over {tasks} and {episodes}, then over {seeds}; ± is the standard deviation over seeds."]
@@ -137,6 +141,8 @@ def _small_print(
 ) -> list[str]:
     """The lines at the bottom: scale, seeds, tasks, and what the numbers and their bounds are."""
     facts = [f"scale {figure.scale}", count(len(figure.seeds), "seed"), count_range(table["tasks"], "task")]
+    if statistic == "iqm":
+        facts.append(count_range(resampled["tasks"], "environment"))
     facts.append(captions.STATISTIC_WORDS[statistic])
     if len(figure.seeds) > 1:
         is_mean = statistic == "mean"
@@ -144,8 +150,7 @@ def _small_print(
     return [" · ".join(facts), *([RANDOM_MODEL] if figure.random_models else [])]
 
 
-def _meaning(options: Options) -> dict[str, str]:
-    episodes = episodes_meant(options.last)
+def _meaning(options: Options, episodes: str) -> dict[str, str]:
     if options.statistic == "iqm":
         aggregate = f"interquartile mean over environments and seeds of the mean over tasks and {episodes}"
         bounds = "bounds of the 95 % stratified bootstrap interval"

@@ -197,7 +197,7 @@ def environment_stem(env: str) -> tuple[str, int | str | None]:
             content = read_yaml(path)
             if isinstance(mapping_in(content, "options", path).get(name_in(content, "parameter", path) or ""), str):
                 return stem, rest
-    numbered = re.fullmatch(r"(.+)_(\d+)", env)
+    numbered = re.fullmatch(r"(.+)_(0|[1-9][0-9]*)", env)  # 050 is no other name of 50
     return (env, None) if numbered is None else (numbered.group(1), int(numbered.group(2)))
 
 

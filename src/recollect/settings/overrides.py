@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from recollect.settings.errors import UserError
@@ -55,6 +55,39 @@ def check_spelling(method: str) -> None:
     if called != method:
         what = f"'{method}' is another spelling of '{called}', which is the name of its results"
         raise UserError(what, where="the name of a method", do=f"write {called}")
+
+
+def check_values(method: str, resolved: Mapping[str, Any]) -> None:
+    """Check that what a name sets is what the run has: `popart=yes` would be a second name of `popart=true`.
+
+    Args:
+        method: the name, with or without changed settings.
+        resolved: the checked settings of the method.
+
+    Raises:
+        UserError: a value was read as another one.
+    """
+    _, chosen = _split(method.partition(".")[2])
+    for key, value in chosen.items():
+        words = key.split(".")
+        found: Any = resolved
+        for word in words if words[0] in PARTS else ["hyperparameters", *words]:
+            found = found.get(word, value) if isinstance(found, Mapping) else value
+        if value != "default" and not isinstance(found, Mapping) and not _same(value, found):
+            what = f"'{key}={_text(value)}' is another spelling of '{key}={_text(found)}'"
+            raise UserError(
+                what, where="the name of a method", do=f"write {method_with(method, [f'{key}={_text(found)}'])}"
+            )
+
+
+def _same(said: Any, found: Any) -> bool:
+    """Whether a value of a name and that of a setting are one: numbers by value, lists item by item."""
+    if isinstance(said, list) and isinstance(found, list):
+        return len(said) == len(found) and all(map(_same, said, found))
+    kinds = [
+        bool if isinstance(one, bool) else float if isinstance(one, int | float) else type(one) for one in (said, found)
+    ]
+    return kinds[0] is kinds[1] and said == found
 
 
 def axes(changes: Iterable[str]) -> dict[str, list[str]]:

@@ -32,7 +32,7 @@ from recollect.settings.layers import (
     without_names,
 )
 from recollect.settings.loading import config_folder, config_path, entries_of, merge, name_in, names, validated
-from recollect.settings.overrides import taken_apart
+from recollect.settings.overrides import check_values, taken_apart
 from recollect.settings.schema import (
     EnvironmentSettings,
     EvaluationSettings,
@@ -144,7 +144,10 @@ def resolve(scale: str, env: str, method: str, seed: int) -> Settings:
         others = {name: model for name, model in models.items() if name != part}
         at = f"{where}: {part} (scale {scale}, env {env})"
         own[part] = validated(models[part], content.get(part, {}), where=at, beside=others)
-    return Settings(scale=scale, seed=seed, environment=environment, method=shell.model_copy(update=own))
+    checked = shell.model_copy(update=own)
+    if "=" in method:
+        check_values(method, checked.model_dump(mode="json"))
+    return Settings(scale=scale, seed=seed, environment=environment, method=checked)
 
 
 def _own_models(algorithm: Any, *, where: object) -> dict[str, type[BaseModel]]:

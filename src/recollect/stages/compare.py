@@ -46,13 +46,15 @@ def compare(scale: str, env: str, this: str, that: str, seeds: Sequence[int], me
     split = "eval" if "eval" in evaluation.splits else evaluation.splits[0]
     last = LAST_EPISODES if evaluation.protocol == "in_context" else None
     chosen = list(dict.fromkeys(seeds)) or _of_both(scale, env, this, that)
-    this_SN, that_SN = (_scores(scale, env, method, chosen, split, metric, last) for method in (this, that))
+    (this_SN, one), (that_SN, other) = (
+        _scores(scale, env, method, chosen, split, metric, last) for method in (this, that)
+    )
     try:
         effect = paired_effect(differences(this_SN, that_SN), np.random.default_rng(SEED))
     except ValueError as error:
         where = f"{this} and {that} on {env}"
         raise UserError(f"scores cannot be paired: {error}", where=where, do="score all these runs anew") from error
-    of = f", {episodes_meant(last)}" if last else ""
+    of = f", {episodes_meant(last, {*one, *other})}" if last else ""
     means = (
         f"{method} {rounded(table_SN.to_numpy().mean())}" for method, table_SN in ((this, this_SN), (that, that_SN))
     )
@@ -95,8 +97,8 @@ def _of_both(scale: str, env: str, this: str, that: str) -> list[int]:
 
 def _scores(
     scale: str, env: str, method: str, seeds: Sequence[int], split: str, metric: str, last: int | None
-) -> pd.DataFrame:
-    """Final scores of a method, seeds by tasks."""
+) -> tuple[pd.DataFrame, list[int]]:
+    """Final scores of a method, seeds by tasks, and how many episodes each seed played."""
     import pandas as pd
 
     from recollect.evaluation.contrasts import task_means
@@ -106,12 +108,13 @@ def _scores(
     if missing:
         do = f"make them with `snakemake {' '.join(missing)}`"
         raise UserError(f"{len(missing)} of {len(files)} runs of '{method}' have no scores", where=missing[0], do=do)
-    rows = {}
+    rows, played = {}, []
     for seed, path in files.items():
         table = read_table(path, kind="scores", input_from=how_to_make(path))
         of_split = table[table["split"] == split]
         if metric not in set(of_split["metric"]):
             raise UserError(f"no scores of '{metric}'", where=path, do=nearest(metric, set(of_split["metric"])))
         episodes = int(of_split["episode"].max()) + 1
+        played.append(episodes)
         rows[seed] = task_means(table, split, metric, (max(0.0, 1 - (last or episodes) / episodes), 1.0))
-    return pd.DataFrame(rows).T
+    return pd.DataFrame(rows).T, played

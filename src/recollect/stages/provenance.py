@@ -15,6 +15,7 @@ from recollect.artifacts.sealed import manifest_path, read_manifest, verify
 from recollect.helm.settings import prompt_templates, token_vocabulary, vision_language_model
 from recollect.settings.catalogue import KINDS, declaration, known, module_of, roots
 from recollect.settings.claims import claims_of
+from recollect.settings.errors import UserError
 from recollect.settings.layers import environment_stem
 from recollect.settings.loading import published_groups
 from recollect.settings.resolve import (
@@ -49,7 +50,24 @@ def _without(mapping: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def embedder_of(scale: str, env: str, method: str) -> tuple[str, str, int]:
-    """(`method`, `lm` or ``""`` for none, name, seed) of the embedder of a method's memory."""
+    """(`method`, `lm` or ``""`` for none, name, seed) of the embedder of a method's memory.
+
+    Raises:
+        UserError: the networks that embed for each other lead back to one.
+    """
+    first = kind, name, _ = _named_embedder(scale, env, method)
+    chain = [method]
+    while kind == "method":
+        if name in chain:
+            what = f"the `embedder` of method '{method}' leads back to '{name}'"
+            do = "name a network that reads no memory, such as method:dt"
+            raise UserError(what, where=f"{method_path(method)}: memory.embedder", do=do)
+        chain.append(name)
+        kind, name, _ = _named_embedder(scale, env, name)
+    return first
+
+
+def _named_embedder(scale: str, env: str, method: str) -> tuple[str, str, int]:
     memory = section(method_mapping(scale, env, method), "memory")
     kind, _, name = str(memory.get("embedder", "")).partition(":")
     return kind, name, int(memory.get("embedder_seed", 0))

@@ -49,16 +49,18 @@ def ahead(
     if len(wanted) < 2:
         return
     known = made_with(device)  # now: files may be edited while it works
-    settings, begun = digest(train.STAGE.settings_text(jobs[wanted[0]])), time.perf_counter()
+    settings, start = digest(train.STAGE.settings_text(jobs[wanted[0]])), time.perf_counter()
     try:
-        trained = train.train_together(scale, env, method, wanted, trust_checkpoint=trust_checkpoint, device=device)
+        begun, trained = train.train_together(
+            scale, env, method, wanted, trust_checkpoint=trust_checkpoint, device=device
+        )
     except Exception as error:
         said = as_user_error(error)
         log.warning("seeds are trained one after the other: %s", said or error, exc_info=said is None)
         return
-    share = (time.perf_counter() - begun) / len(wanted)  # of the device, that each of them had
+    share = (time.perf_counter() - start) / max(begun, 1)  # of the device, that each of them had
     for seed, resumed in trained.items():
-        note(jobs[seed], device, settings, known, seconds=share, resumed=resumed, seeds=len(wanted))
+        note(jobs[seed], device, settings, known, seconds=share, resumed=resumed, seeds=begun)
 
 
 def ended(scale: str, env: str, method: str, seed: int) -> None:

@@ -83,11 +83,11 @@ def as_ensemble(one: Training) -> Any:
 
 def train_together(
     scale: str, env: str, method: str, seeds: list[int], *, trust_checkpoint: bool = False, device: str = "cpu"
-) -> dict[int, bool]:
+) -> tuple[int, dict[int, bool]]:
     """Train several seeds of a run as an ensemble, or go on with them; one that fails is said, and stops no other.
 
     Returns:
-        the seeds that are trained now -> whether they went on from a checkpoint.
+        how many were begun together, and the seeds that are trained now -> whether they went on from a checkpoint.
     """
     ended: dict[int, bool] = {}
     with ExitStack() as held:
@@ -98,7 +98,7 @@ def train_together(
             except UserError as error:
                 log.warning("seed %d is not trained with the others: %s", seed, error)
         if not members:
-            return ended
+            return 0, ended
 
         def finished(place: int, policy: Any) -> None:
             members[place].finish(policy)
@@ -108,7 +108,7 @@ def train_together(
         failed = members[0].algorithm.train_together(settings, members[0].inputs, runs, finished)
     for place, reason in failed.items():
         log.warning("seed %d is no longer trained with the others: %s", settings[place].seed, reason)
-    return ended
+    return len(members), ended
 
 
 @dataclass(frozen=True)

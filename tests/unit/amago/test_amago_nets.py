@@ -423,7 +423,9 @@ def test_groups_are_normalised_behind_each_residual_sum_of_impala() -> None:
     x, convolve = torch.randn(2, 16, 8, 8, generator=draws(1)), torch.nn.functional.conv2d
     block: Any = network.layers[2]
     inner = convolve(torch.nn.functional.leaky_relu(x), block.first.weight, block.first.bias, padding=1)
-    whole = x + convolve(torch.nn.functional.leaky_relu(inner), block.second.weight, block.second.bias, padding=1)
+    whole = x + convolve(
+        torch.nn.functional.leaky_relu(inner), block.second.weight, block.second.bias, padding=1
+    )
     groups = whole.unflatten(1, (4, 4)).flatten(2)
     expected = (groups - groups.mean(-1, keepdim=True)) / (groups.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
     torch.testing.assert_close(block(x), expected.view_as(x), atol=1e-5, rtol=1e-4)
@@ -445,3 +447,24 @@ def test_random_shifts_move_whole_sequences_by_at_most_four_pixels() -> None:
     assert (by_BT2 == by_BT2[:, :1]).all()
     assert by_BT2[10:].any((1, 2)).mean() > 0.9
     assert set(by_BT2[10:].flatten().tolist()) == set(range(-4, 5))
+
+
+def test_feed_forward_goals_are_a_normed_perceptron_of_all_their_numbers() -> None:
+    goals = FeedForwardGoals(3, 2, 8, torch.Generator().manual_seed(0))
+    shown = torch.randn(5, 4, 3, 2, generator=torch.Generator().manual_seed(1))
+    h = torch.nn.functional.leaky_relu(
+        torch.nn.functional.linear(shown.reshape(5, 4, 6), goals.first.weight, goals.first.bias)
+    )
+    expected = torch.nn.functional.layer_norm(
+        torch.nn.functional.linear(h, goals.second.weight, goals.second.bias), (8,)
+    )
+    assert goals.first.out_features == 4
+    np.testing.assert_allclose(goals(shown).detach(), expected.detach(), atol=1e-6)
+
+
+def test_the_sum_that_clipped_probabilities_are_divided_by_is_a_constant() -> None:
+    raw = torch.tensor([1.0, 1.0, -1.0], requires_grad=True)
+    p = raw.detach().softmax(-1)
+    policy = ClippedSoftmax(3, low=0.2, high=0.99)  # of the third one
+    (grad,) = torch.autograd.grad(policy.log_prob(raw, torch.tensor(0)), raw)
+    np.testing.assert_allclose(grad, torch.tensor([1.0, 0.0, 0.0]) - p, rtol=1e-5)

@@ -76,3 +76,9 @@ def test_noise_on_each_kind_of_action() -> None:
         action = np.zeros(3, np.int64) if kind == "discrete" else np.zeros((3, 1), np.float32)
         kept: Any = kind
         assert (explored(action, np.zeros(3), kept, 4, draws) == action).all()
+
+
+def test_between_the_ends_of_a_t_maze_no_factor_is_drawn() -> None:
+    exploration = Exploration(ExplorationSettings(kind="window"), 50, 21, seed=0)
+    assert exploration.epsilon(0, np.full(50, 10)) == pytest.approx([0.5 / 20] * 50)
+    assert len(set(exploration.epsilon(0, np.zeros(50)))) == 50

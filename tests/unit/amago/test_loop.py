@@ -599,3 +599,42 @@ def test_a_buffer_is_set_aside_with_its_checkpoints_and_taken_back(tmp_path: Pat
     told = Run(folder, folder / "checkpoints", settings_text="other code", trust=True)
     assert same(amago.train(settings, Inputs(), told).arrays(), expected)
     assert [record["step"] for record in told.trusted] == [6]
+
+
+def test_each_update_learns_from_windows_of_its_own(tmp_path) -> None:
+    settings = settings_of(ROOM, context=3, save_length=10)
+    trainer = Trainer(Agent, settings, "cpu", run_in(tmp_path))
+    trainer.store.add(trainer.collector.collect(46))
+
+    def drawn(first: int, count: int) -> list[bytes]:
+        return [batch.observation_BTD.tobytes() for batch, _ in trainer.drawing.batches(first, count)]
+
+    assert len(set(drawn(0, 4))) == 4 and drawn(2, 1) == drawn(0, 4)[2:3]
+
+
+def test_actors_remember_the_actions_that_were_played_and_not_those_that_the_policy_chose() -> None:
+    settings = settings_of(ROOM, exploration={"kind": "plain", "start": (1.0, 1.0), "randomize": False})
+    collector, agent = collector_of(settings)
+    remembered, made = [], agent.network.steps
+
+    def steps(*arguments):
+        remembered.append(arguments[1].numpy().copy())
+        return made(*arguments)
+
+    agent.network.steps = steps
+    recorded = np.stack([t["previous_action"] for t in collector.collect(23)], 1)
+    assert (np.stack(remembered) == recorded[:23]).all() and len(np.unique(recorded)) == 6
+
+
+def test_the_reward_that_ended_an_episode_is_read_at_the_next_ones_first_step() -> None:
+    settings = settings_of(ROOM, inputs={"hidden": [16], "width": 16, "input_norm": "off"})
+    policy = Agent(settings.method.hyperparameters, world_shape(settings.environment), seed=0, device="cpu").policy()
+    row, zero = np.full((1, 4), 0.5, np.float32), np.zeros(1, np.float32)
+
+    def second(reward: float) -> torch.Tensor:
+        policy.start(np.zeros(1, np.uint64))
+        policy.outputs(row, zero, np.zeros(1, bool))
+        policy.took(np.array([1]))
+        return policy.outputs(row, np.full(1, reward, np.float32), np.ones(1, bool))
+
+    assert not torch.equal(second(0.0), second(1.0))

@@ -413,3 +413,29 @@ def test_a_recorder_continues_where_its_state_was_taken() -> None:
     assert len(begun) == len(whole)
     for ours, theirs in zip(begun, whole, strict=True):
         assert ours.keys() == theirs.keys() and all((ours[name] == theirs[name]).all() for name in ours)
+
+
+def test_each_window_of_each_batch_of_each_seed_is_relabelled_with_draws_of_its_own(tmp_path) -> None:
+    files, drawn = TrajectoryFiles(tmp_path, 9), []
+    files.add([trajectory(0, 30)])
+
+    def noting(whole, draws, cut):
+        drawn.append(float(draws.random()))
+        return cut_out(whole, cut)
+
+    for seed in (0, 1):
+        for counter in (0, 1):
+            files.sample(5, 20, seed=seed, counter=counter, relabel=noting)
+    assert len(set(drawn)) == 20
+
+
+def test_lengths_are_drawn_evenly_around_the_one_that_is_asked_for() -> None:
+    recorder, B = Recorder(900, 8, 4, seed=0), 900
+    nothing_BD = np.zeros((B, 1), np.float32)
+    recorder.begin(np.ones(B, bool), nothing_BD)
+    finished = []
+    while len(finished) < B:
+        step = (np.zeros(B, np.int64), nothing_BD[:, 0], nothing_BD, np.zeros(B, bool))
+        finished += [len(t["time"]) - 1 for t in recorder.append(*step) if t["time"][0] == 0]
+    lengths, often = np.unique(finished, return_counts=True)
+    assert lengths.tolist() == list(range(4, 13)) and np.abs(often - 100).max() < 40

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from recollect.artifacts import fingerprint as module
+from recollect.artifacts import running_code
 from recollect.artifacts.fingerprint import _parsed, code_fingerprint, reachable
 from recollect.settings.errors import UserError
 
@@ -259,3 +260,37 @@ def test_where_nothing_can_be_written_a_command_ends_well(workdir: Path) -> None
     code += "code_fingerprint('recollect.memory_rl.dqn'); resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == "" and not (workdir / module.KEPT).exists()
+
+
+def test_the_code_that_reads_files_is_part_of_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = module._reader.__wrapped__()
+    edited = tmp_path / "running_code.py"
+    edited.write_bytes(Path(running_code.__file__).read_bytes() + b"# again\n")
+    monkeypatch.setattr(running_code, "__file__", str(edited))
+    assert module._reader.__wrapped__() != before
+
+
+def packages(folder: Path, texts: dict[str, str]) -> Path:
+    for name, text in texts.items():
+        path = folder / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def test_a_module_that_becomes_a_package_imports_what_stands_in_it(tmp_path: Path) -> None:
+    texts = {"__init__": "", "run": "from .part import X\n", "part": "X = 1\n", "run/part": "X = 2\n"}
+    package = packages(tmp_path / "pkg", texts)
+    assert "pkg.part" in reachable("pkg.run", roots={"pkg": tmp_path})
+    (package / "run.py").rename(package / "run/__init__.py")
+    assert "pkg.run.part" in reachable("pkg.run", roots={"pkg": tmp_path})
+
+
+def test_packages_around_a_module_are_its_code_and_two_dots_are_followed(tmp_path: Path) -> None:
+    text = "from ..losses import loss\n"
+    packages(
+        tmp_path / "pkg",
+        {"__init__": "A = 1\n", "nets/__init__": "B = 1\n", "nets/other": text, "losses": "loss = 1\n"},
+    )
+    found = reachable("pkg.nets.other", roots={"pkg": tmp_path})
+    assert set(found) == {"pkg", "pkg.nets", "pkg.nets.other", "pkg.losses"}

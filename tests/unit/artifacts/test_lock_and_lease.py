@@ -409,6 +409,16 @@ def test_without_a_gpu_auto_is_the_cpu_and_cuda_is_refused(tmp_path: Path, monke
         pass
 
 
+def test_a_count_of_0_in_slurm_is_no_gpu_and_an_index_of_0_is_the_first(tmp_path: Path, monkeypatch) -> None:
+    for name in ("SLURM_GPUS", "SLURM_GPUS_ON_NODE"):
+        monkeypatch.setenv(name, "0")
+    with device_lease("auto", 1, tmp_path, []) as device:
+        assert device == "cpu"
+    monkeypatch.setenv("SLURM_JOB_GPUS", "0")
+    with pytest.raises(UserError, match="SLURM gave this job a GPU"), device_lease("auto", 1, tmp_path, []):
+        pass
+
+
 def test_a_torch_for_cpus_only_counts_as_no_gpu(monkeypatch) -> None:
     monkeypatch.setattr(lease.metadata, "version", lambda name: "2.13.0+cpu")
     monkeypatch.setattr(lease, "_nvidia_smi", lambda: "GPU 0: NVIDIA A100 (UUID: GPU-a)\n")
@@ -442,6 +452,8 @@ def test_the_devices_of_nvidia_smi_are_named_by_uuid_and_mig_slices_stand_for_th
         ("-1", []),
         ("0,-1,1", ["GPU-0000"]),
         ("7", ["7"]),
+        ("0,0", ["GPU-0000"]),
+        ("0,GPU-0000,MIG-bbbb,0", ["GPU-0000", "MIG-bbbb"]),
     ],
 )
 def test_a_visibility_that_is_already_set_is_what_is_chosen_from(visible, expected, monkeypatch) -> None:

@@ -148,3 +148,12 @@ def test_nothing_is_kept_where_no_folder_is_named() -> None:
     part = Scoring().part("only")
     part.offer(lambda: pytest.fail("nobody needs the state"))
     assert part.take() == {} and part.end({"a": np.ones(1)}) == part.result
+
+
+def test_a_save_that_takes_long_makes_no_kill_cost_more_than_five_minutes() -> None:
+    clock = Clock()
+    cadence = Cadence(clock, began=-10_000.0)
+    cadence.saved(-30.0)  # it took half a minute, and twenty times that are ten
+    while not cadence.due():
+        clock.now += 1.0
+    assert clock.now <= 300

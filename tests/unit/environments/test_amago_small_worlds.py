@@ -293,3 +293,20 @@ def test_what_is_late_is_an_action_in_one_maze_and_a_place_in_the_other() -> Non
         world = tmaze.World(tmaze.tasks("train", **options), seeds=np.zeros(1), **options)
         world.reset()
         assert sum(float(world.step(np.array([a]))[1][0]) for a in (2, 0, 0, 0)) == expected
+
+
+def test_as_many_forks_go_on_to_the_left_as_to_the_right() -> None:
+    turns = make("package_delivery", 3000)[0].get_state()["turns"]
+    found, often = np.unique(turns[turns > 0], return_counts=True)
+    assert found.tolist() == [1, 2] and often[0] / often.sum() == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_swapped_lake_swaps_both_moves_and_no_others() -> None:
+    for action, plain, swapped in ((1, [1, 0], [0, 1]), (3, [0, 1], [1, 0]), (2, [0, 0], [0, 0]), (4, [0, 0], [0, 0])):
+        world, _ = make("frozen_lake_meta", 200, hard=True, size=6)
+        hole = world.get_state()["lake"]
+        world.step(np.full(200, action))
+        state = world.get_state()
+        for b in range(200):
+            to = swapped if state["swapped"][b] else plain
+            assert state["position"][b].tolist() == ([0, 0] if hole[b][tuple(to)] else to)

@@ -9,7 +9,7 @@ import pytest
 
 from recollect.amago.hindsight import Relabeler
 from recollect.amago.recorder import Recorder
-from recollect.environments import goal_maze, maze_runner
+from recollect.environments import goal_maze, maze_runner, registry
 from recollect.environments.maze_runner import distances, maze
 from recollect.settings.resolve import environment_settings
 
@@ -173,3 +173,13 @@ def test_the_small_maze_of_the_configuration_is_that_of_the_newer_example() -> N
     """Specification 4.4. No figure has it at scale `paper`, so it is in no table of published settings."""
     chosen = environment_settings("paper", "amago_maze_11")
     assert (chosen.world, chosen.options) == ("goal_maze", {"size": 11, "horizon": 250, "goals_shown": "before"})
+
+
+def test_shuffled_actions_move_each_in_another_direction_all_through_a_rollout() -> None:
+    options = {"size": 11, "horizon": 50, "randomize_actions": True}
+    tasks = registry.tasks("goal_maze", options, "train") * 64
+    world = registry.make_world("goal_maze", options, tasks, np.arange(64, dtype=np.uint64))
+    start_B = world.reset()[0][:, 0]
+    north = np.ones(64, int)  # the only way out of the tunnel
+    once_B, twice_B = (np.rint(11 * (start_B - world.step(north)[0][:, 0])) for _ in range(2))
+    assert (twice_B == 2 * once_B).all() and 3 <= once_B.sum() <= 26

@@ -172,3 +172,13 @@ def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], me
         meta_key_door.tasks("train", **options)
     with pytest.raises(UserError, match="no start, key and door inside"):
         placed((0, 0), (0, 9), (0, 0))
+
+
+def test_a_rollout_that_ends_with_an_episode_owes_the_next_one_no_reset() -> None:
+    world = make(1, timing="head", start=[4, 4], episode_steps=5, rollout_steps=5)
+    for _ in range(2):
+        world.reset(options={"reset_mask": np.ones(1, bool)})
+        assert world.step(np.array([3]))[0][0, 0] * 9 == pytest.approx(5)
+        for _ in range(4):
+            ended = world.step(np.array([4]))[2]
+        assert ended[0]

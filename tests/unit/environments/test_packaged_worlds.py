@@ -656,3 +656,13 @@ def test_buttons_do_what_the_consoles_choices_do() -> None:
             frame = world.step(np.array([[pressed >> i & 1 for i in range(12)]]))[0]
         seen[pressed] = frame.tobytes()
     assert len(set(seen.values())) == 3  # right, left and nothing
+
+
+def test_an_attempt_that_was_solved_on_the_way_is_a_success(fakes: None) -> None:
+    world = make("meta_world_kshot", [0], attempt_steps=12, attempts=1)
+    world.reset()
+    player = world.players[0].now.inner
+    for step in range(12):  # to the goal, and away from it
+        way = np.clip(5 * (player.goal - player.hand), -1, 1) if step < 6 else -np.ones(3)
+        info = world.step(np.append(way, 0)[None].astype(np.float32))[4]
+    np.testing.assert_allclose(info["success"], 1)

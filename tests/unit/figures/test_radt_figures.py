@@ -465,7 +465,9 @@ def test_a_table_says_what_its_interval_over_few_seeds_covers(
     options = {"groups": {"both": {"environments": rooms}}, "normalised": "hns", "statistic": "iqm"}
     figure = spec("result_table", environments=rooms, seeds=seeds, options=options)
     drawn = draw(made_scores(figure, metrics=("return", "hns"), tasks=20), figure)
-    assert " ".join(text.get_text() for text in reversed(drawn.figure.texts)).endswith(f"40 tasks · {printed}")
+    assert " ".join(text.get_text() for text in reversed(drawn.figure.texts)).endswith(
+        f"40 tasks · 2 environments · {printed}"
+    )
     warnings = [note for note in drawn.notes if note.startswith("Warning: ")]
     assert len(warnings) == bool(warned) and all(str(warned) in note for note in warnings)
     assert any("interval" in note for note in drawn.notes if note not in warnings) == (len(seeds) > 1)

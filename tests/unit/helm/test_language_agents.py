@@ -478,3 +478,15 @@ def test_a_world_without_images_is_refused_before_anything_is_made_of_them(metho
     room = settings.environment.model_copy(update={"world": "dark_room", "options": {}})
     with pytest.raises(UserError, match="HELM and its baselines see images, and this world shows none"):
         MODULES[method].make_trainer(settings.model_copy(update={"environment": room}), inputs)
+
+
+@pytest.mark.parametrize("statistics", ["batch", "running"])
+def test_images_that_only_a_value_is_asked_of_are_in_no_statistics(statistics, inputs):
+    history = trainer_of("helmv2", inputs, statistics=statistics).agent.history
+    before = history.learned()
+    history.peek(images_of(9, 4))
+    after = history.learned()
+    assert before.keys() == after.keys() and before
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    history.read(images_of(9, 4))
+    assert after["reader/count"] + 4 == history.learned()["reader/count"]

@@ -678,3 +678,63 @@ def test_an_update_asks_the_device_nothing(method: str, monkeypatch: pytest.Monk
     trainer._learn({name: value.to(meta) for name, value in moments.items()}, done_TE)
     assert len(stepped) == trainer.minibatches > 0 and min(stepped) > 0
     assert all(total.device == meta for total in trainer.sums.values())
+
+
+def test_the_values_of_later_images_are_discounted_by_gamma_also_behind_the_rollout() -> None:
+    trainer = trainer_of(rollout=8, gamma=0.9, gae_lambda=0.5, normalise_rewards=False)
+    with torch.no_grad():
+        trainer.agent.network.critic.last.bias.fill_(0.3)  # black images are worth nothing without it
+    moments, done_TE = trainer._play()
+    value_TE = np.concatenate([moments["value"].view(8, 4).numpy(), trainer.agent.value()[None]])
+    paid_TE = trainer.rollout._reward_TE
+    assert np.abs(value_TE[-1]).min() > 0.1 and not done_TE[-1].any()
+    later_E = np.zeros(4)
+    for t in range(7, -1, -1):
+        on_E = np.where(done_TE[t], 0, 0.9)
+        later_E = paid_TE[t] + on_E * value_TE[t + 1] - value_TE[t] + on_E * 0.5 * later_E
+        np.testing.assert_allclose(moments["advantage"].view(8, 4)[t], later_E, atol=1e-5)
+
+
+def test_the_lstm_begins_each_episode_of_training_with_a_state_of_zeros() -> None:
+    trainer = trainer_of("ppo_lstm")
+    moments, done_TE = trainer._play()
+    for name in ("hidden", "cell"):
+        state_TEU = moments[name].view(8, 4, 12)
+        assert done_TE[:-1].any() and not state_TEU[1:][done_TE[:-1]].any()
+        assert state_TEU[1:][~done_TE[:-1]].any(1).all()
+
+
+def test_an_agent_forgets_the_games_whose_episodes_have_ended_and_no_others() -> None:
+    trainer = trainer_of()
+    forgotten: list[list[bool]] = []
+    trainer.agent.forget = lambda mask_E: forgotten.append(mask_E.tolist())
+    _, done_TE = trainer._play()
+    assert forgotten == done_TE[done_TE.any(1)].tolist() != []
+
+
+def test_a_time_limit_ends_the_discounted_return_that_rewards_are_scaled_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_worlds.Signal, "horizon_terminates", False)
+    trainer = trainer_of(rollout=3, batches=3)
+    trainer._play()
+    assert trainer.rollout.done_TE[2].all() and not trainer.scale.discounted_E.any()
+
+
+def test_the_step_size_begins_to_decay_behind_the_first_update() -> None:
+    trainer = trainer_of(learning_rate=0.01, learning_rate_schedule={"kind": "exp", "factor": 0.5})
+    rates = []
+    for _ in range(2):
+        moments, done_TE = trainer._play()
+        trainer.rollouts += 1
+        trainer._learn(moments, done_TE)
+        rates.append(trainer.optimiser.lr)
+    assert rates == [0.01, 0.005]
+
+
+def test_of_equally_good_weights_the_first_are_kept() -> None:
+    trainer = trainer_of(keep_best=True)
+    trainer.recent = np.full((4, 3), 0.5)
+    for value in (1.0, 2.0):
+        with torch.no_grad():
+            trainer.agent.network.actor.last.bias.fill_(value)
+        trainer._keep_if_best()
+    assert trainer.best["network/actor.last.bias"][0] == 1.0

@@ -142,3 +142,25 @@ def test_runs_of_two_seeds_begin_with_other_weights_everywhere(algorithm: str) -
     for name, parameter in one.named_parameters():
         if parameter.dim() > 1:
             assert not (parameter == other.get_parameter(name)).any(), name
+
+
+def test_each_update_and_its_targets_drop_out_anew() -> None:
+    hp = dqn.Hyperparameters.model_validate(
+        {"sequence": {"width": 16}, "observation_embedding": 8, "action_embedding": 8}
+    )
+
+    def passes(counter: int) -> list[torch.Tensor]:
+        """Of an update of new networks, whose targets have their weights: the target's, and both of the online one."""
+        learner = dqn.DQN(hp, DISCRETE, seed=0, device="cpu")
+        found: list[torch.Tensor] = []
+        for module in (*learner.online.modules(), *learner.target.modules()):
+            if isinstance(module, Transformer):
+                module.register_forward_hook(lambda model, x, y: found.append(y.detach()[:, :5].clone()))
+        learner.online.train()
+        learner.step(random_batch(DISCRETE), counter)
+        return found
+
+    first, second = passes(0), passes(1)
+    every = [*first, *second]
+    assert len(every) == 6
+    assert not any(torch.equal(a, b) for i, a in enumerate(every) for b in every[:i])

@@ -515,3 +515,30 @@ def test_a_run_that_diverges_stops_and_its_last_good_checkpoint_stays(tmp_path: 
     found = run_in(tmp_path).resume()
     assert found is not None
     check_arrays(part(found.arrays, "learner"), "what is left")
+
+
+@pytest.mark.parametrize("actors", [1, 4])
+def test_each_round_of_each_seed_draws_actions_of_its_own(actors: int) -> None:
+    taken = []
+    for seed in (0, 1):
+        hp = small("lstm", actors=actors, warmup_episodes=actors, train_episodes=100)
+        trainer = make_trainer(settings_of(hp, length=20, seed=seed))
+        assert (trainer.alone is None) == (actors > 1)
+        for _ in range(2):
+            taken += [trainer.play_round(warming, actors).action_BT.tobytes() for warming in (True, False)]
+            trainer.at.rounds += 1
+    assert len(set(taken)) == 8
+
+
+def test_each_update_draws_windows_of_its_own_with_its_runs_seed(tmp_path) -> None:
+    trainer, run = make_trainer(settings_of(small("ff", train_episodes=3), seed=7)), run_in(tmp_path)
+    asked, sample = [], trainer.replay.sample
+
+    def noting(windows, n, *, seed, counter):
+        asked.append((seed, counter))
+        return sample(windows, n, seed=seed, counter=counter)
+
+    trainer.replay.sample = noting
+    while not trainer.done:
+        trainer.advance(run)
+    assert asked == [(7, counter) for counter in range(trainer.planned_updates)]

@@ -157,3 +157,17 @@ def test_each_episode_aims_at_a_return_of_its_own_less_what_was_paid_since(tiny:
             np.testing.assert_allclose(10 * aim, drawn[-1][-1] - paid.cumsum() + paid, atol=1e-5)
     assert len({tuple(row) for row in drawn}) == 3
     assert any(len(set(row)) > 1 for row in drawn)
+
+
+def test_a_row_that_begins_another_task_aims_as_one_that_just_began(tiny):
+    policy = tiny().policy(tiny().settings("dt"))
+    nothing = np.zeros((3, 2), int), np.zeros(3, np.float32), np.zeros(3, bool)
+    policy.start(np.arange(3).astype(np.uint64), 12, 4)
+    policy.act(*nothing)
+    first = policy.target_B.copy()
+    for _ in range(2):
+        policy.act(nothing[0], nothing[1], np.ones(3, bool))
+    assert not np.array_equal(policy.target_B, first)
+    policy.reset(np.ones(3, bool))
+    policy.act(*nothing)
+    np.testing.assert_array_equal(policy.target_B, first)

@@ -216,3 +216,8 @@ def test_an_approximate_search_finds_most_and_never_gives_a_wrong_score(engine):
     assert (least[:, :, None] == exact_ids[:, None]).any(2).float().mean() < (
         ids[:, :, None] == exact_ids[:, None]
     ).any(2).float().mean()
+
+
+def test_noise_is_as_wide_as_each_entry_of_the_keys() -> None:
+    memory, _ = world()
+    torch.testing.assert_close(memory.spread_D, memory.keys_ND.std(0, unbiased=False))

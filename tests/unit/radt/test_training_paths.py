@@ -12,9 +12,11 @@ import torch
 from test_radt import batch, reader_of
 
 from recollect.artifacts.run import Run
+from recollect.common.transformer import TransformerSettings
 from recollect.radt import radt
 from recollect.radt.actions import NONE
 from recollect.radt.ahead import batches
+from recollect.radt.decision_transformer import DecisionTransformerSettings, ExperienceEmbedding
 from recollect.radt.dt import action_loss, cross_entropy_where, loss_of_masked_steps, loss_of_steps
 from recollect.radt.experience import Experience, numbers_learned
 from recollect.radt.radt import return_loss
@@ -215,3 +217,15 @@ def test_a_run_whose_batches_are_made_ahead_has_the_same_bytes(tiny: Any, tmp_pa
     (plain, table), (other, its_table) = found
     assert all(torch.equal(other[name], weight) for name, weight in plain.items())
     assert table.equals(its_table) and "same_task" in set(table["metric"])
+
+
+def test_what_is_below_the_bounds_as_padding_may_be_is_in_the_lowest_bin() -> None:
+    settings = DecisionTransformerSettings(
+        observation_embedding="binned",
+        observation_values=(4, 4),
+        observation_bounds=((1.0, 3.0), (0.0, 1.0)),
+        transformer=TransformerSettings(width=8, layers=1, heads=2),
+    )
+    embed = ExperienceEmbedding(settings, 10, whole_steps=False, generator=torch.Generator().manual_seed(0))
+    below, lowest = (embed.observe(torch.tensor([[seen]])) for seen in ([0.5, -0.4], [1.0, 0.0]))
+    assert torch.equal(below, lowest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import nullcontext
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
@@ -15,7 +16,7 @@ from recollect.settings.catalogue import known
 from recollect.settings.errors import UserError
 from recollect.settings.loading import models_in
 from recollect.settings.overrides import method_with
-from recollect.settings.resolve import method_mapping, played_method, resolve
+from recollect.settings.resolve import environment_stem, method_mapping, played_method, resolve
 from recollect.settings.schema import EnvironmentSettings, FigureSettings, MethodSettings
 from recollect.stages import paths, provenance
 from recollect.stages.selection import check_targets
@@ -159,3 +160,29 @@ def test_the_command_line_takes_changes(command: str) -> None:
     done = CliRunner().invoke(app, [command, *words])
     assert isinstance(done.exception, UserError)
     assert "unknown key 'episodes_bck'" in str(done.exception) and "'episodes_back'" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("said", "called"),
+    [
+        ("popart=yes", "popart=true"),
+        ("popart=1", "popart=true"),
+        ("sequence.width=6_4", "sequence.width=64"),
+        ("learning_rate=1_0e-4", "learning_rate=0.001"),
+        ("further_discounts=[0.9,0_0.99]", "further_discounts=[0.9,0.99]"),
+    ],
+)
+def test_a_value_that_is_read_as_another_one_is_refused_with_its_name(said: str, called: str) -> None:
+    for change, refused in ((said, True), (called, False)):
+        name = method_with("amago_transformer", [change])
+        with pytest.raises(UserError, match="another spelling") if refused else nullcontext() as error:
+            resolve("paper", "amago_tmaze_20", name, 0)
+        if refused:
+            assert error.value.do == f"write amago_transformer.{called}"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["tmaze_passive_050", "tmaze_passive_٥٠", "tmaze_passive_00"])
+def test_a_size_has_one_spelling(name: str) -> None:
+    assert environment_stem("tmaze_passive_50") == ("tmaze_passive", 50)
+    with pytest.raises(UserError, match="no configuration named"):
+        resolve("paper", name, "dqn_lstm", 0)

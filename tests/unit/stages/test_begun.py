@@ -184,3 +184,13 @@ def test_a_scoring_goes_on_only_with_the_same_policy_and_settings_of_the_same_se
     path.write_text(yaml.safe_dump(content))
     begin()
     assert told[0] == told[1] and len(set(told)) == 4
+
+
+def test_generations_of_histories_go_when_they_are_whole(own_source: Path) -> None:
+    interrupted(own_source, "cpu")
+    (own_source / "played.txt").write_text("another")
+    interrupted(own_source, "cpu")
+    aside = paths.history_checkpoints("mini", ROOM) / "set_aside"
+    assert len(list(aside.iterdir())) == 1
+    generate("mini", ROOM)
+    assert not list(aside.iterdir())

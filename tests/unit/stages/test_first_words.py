@@ -15,7 +15,7 @@ from recollect.settings import loading
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import names
 from recollect.stages import device_speeds, first_words
-from recollect.stages.estimating import Estimator
+from recollect.stages.estimating import Estimate, Estimator
 from recollect.stages.forecast import said_time
 from recollect.stages.selection import default_selection
 from recollect.stages.stage import Job
@@ -104,3 +104,14 @@ def test_no_file_is_read_twice(said: Said, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(loading, "_parse", lambda path, stamp: read.update([path]) or parse(path, stamp))
     assert said(RUNS)
     assert len(read) > 10 and set(read.values()) == {1}
+
+
+@pytest.mark.usefixtures("in_the_repository")
+def test_on_two_gpus_four_hours_are_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_words, "usable", lambda wanted: ["GPU-a", "GPU-b"])
+    monkeypatch.setattr(Estimator, "__call__", lambda self, job: Estimate(3600.0, "measured", True, 0.0, 0.0))
+    runs = [Job("run", "paper", "tmaze_passive_50", "dqn_gpt", str(seed)) for seed in range(4)]
+    said = partial(first_words.of, runs, local=True, cores=8, selected=default_selection())
+    assert said(most_hours=2.1).startswith("To do: ")
+    with pytest.raises(UserError, match=r"this machine would work for 2\.0 h"):
+        said(most_hours=1.9)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from recollect import cli
 from recollect.artifacts.lock import run_lock
-from recollect.artifacts.set_aside import remove_finished
+from recollect.artifacts.set_aside import SetAside, remove_finished
 from recollect.memory_rl import dqn
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
@@ -183,3 +183,29 @@ def test_a_job_works_with_its_standard_streams_closed(workdir: Path) -> None:
     command = f"{sys.executable} -m recollect.cli generate --scale smoke --env dark_room_10x10 0<&- 1>&- 2>&-"
     assert subprocess.run(["sh", "-c", command], check=False, timeout=300).returncode == 0
     assert paths.histories("smoke", "dark_room_10x10").exists()
+
+
+def test_checkpoints_go_before_the_buffer_that_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["step_000001.safetensors", "buffer/fifo/3.safetensors"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    gone: list[str] = []
+    unlink = Path.unlink
+
+    def noting(path: Path, missing_ok: bool = False) -> None:
+        gone.append(path.relative_to(tmp_path).as_posix())
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", noting)
+    remove_finished(tmp_path)
+    assert gone == names
+
+
+def test_a_generation_takes_the_place_of_an_older_one_of_its_name(tmp_path: Path) -> None:
+    aside = SetAside(tmp_path / "checkpoints", tmp_path / "run")
+    (tmp_path / "checkpoints").mkdir()
+    for step in ("step_000009.safetensors", "step_000005.safetensors"):
+        (tmp_path / "checkpoints" / step).touch()
+        aside.put("abc")
+    assert [path.name for path in aside.folder("abc").iterdir()] == ["step_000005.safetensors"]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from recollect.artifacts.fingerprint import reachable
 from recollect.artifacts.sealed import write_json
 from recollect.figures.style import STYLE_FILE
 from recollect.settings import catalogue
@@ -294,3 +295,41 @@ def test_inputs_are_verified_and_named_by_their_hash(workdir: Path) -> None:
         provenance.describe("s", "c", [histories])
     with pytest.raises(UserError, match="no command makes it"):
         provenance.describe("s", "c", [Path("data/b.json")])
+
+
+@pytest.mark.parametrize("circle", [("own",), ("own", "other")])
+def test_networks_that_embed_for_each_other_are_refused(workdir: Path, circle: tuple[str, ...]) -> None:
+    for name, embedder in zip(circle, circle[1:] + circle[:1], strict=True):
+        content = {"base": "radt", "memory": {"embedder": f"method:{embedder}"}}
+        (workdir / f"config/methods/{name}.yaml").write_text(yaml.safe_dump(content))
+    for asked in (Job("embed", "smoke", ROOM, "own"), Job("run", "smoke", ROOM, "own", "0")):
+        with pytest.raises(UserError, match="the `embedder` of method 'own' leads back to 'own'") as error:
+            STAGES[asked.stage].inputs(asked)
+    assert error.value.do == "name a network that reads no memory, such as method:dt"
+
+
+@pytest.mark.usefixtures("in_the_repository")
+def test_the_encoder_of_images_is_part_of_the_code_of_scores() -> None:
+    (encoder,) = provenance.image_encoder_module("paper", "procgen")
+    assert encoder in reachable(*provenance.evaluate_modules("paper", "procgen", "dt"))
+
+
+def test_an_own_package_that_registers_an_environment_is_part_of_its_code(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workdir / "mine_of_walls").mkdir()
+    for name, text in (("__init__", ""), ("bandit", "ARMS = 2\n")):
+        (workdir / f"mine_of_walls/{name}.py").write_text(text)
+    here = catalogue.roots()
+    monkeypatch.setattr(provenance, "roots", lambda: {**here, "mine_of_walls": workdir})
+    options = {"id": "mine/Bandit-v0", "package": "mine_of_walls.bandit"}
+    (workdir / "config/environments/bandit.yaml").write_text(yaml.safe_dump({"world": "gymnasium", "options": options}))
+    assert "mine_of_walls.bandit" in provenance.world_of("smoke", "bandit")
+
+
+def test_a_page_is_made_anew_when_a_stand_in_becomes_a_model(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = set()
+    for is_random in (True, False):
+        monkeypatch.setattr(provenance, "uses_random_model", lambda *of, said=is_random: said)
+        texts.add(provenance.page_text("smoke", "mini_grid_MemoryS11", "helm"))
+    assert len(texts) == 2
