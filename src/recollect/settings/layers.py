@@ -216,7 +216,7 @@ def environment_file(env: str) -> tuple[Path, str, int | str | None]:
 def _named_like(env: str) -> list[str]:
     """All names of environments, also those that end in a size or word, with that of a name: `tmaze_passive_50`."""
     known = names("environments")
-    words = env.split("_")
+    words = [str(int(word)) if word.isdecimal() else word for word in env.split("_")]
     for name in names("environments"):
         rest = words[name.count("_") + 1 :]
         content = read_yaml(config_path("environments", name))

@@ -423,9 +423,7 @@ def test_groups_are_normalised_behind_each_residual_sum_of_impala() -> None:
     x, convolve = torch.randn(2, 16, 8, 8, generator=draws(1)), torch.nn.functional.conv2d
     block: Any = network.layers[2]
     inner = convolve(torch.nn.functional.leaky_relu(x), block.first.weight, block.first.bias, padding=1)
-    whole = x + convolve(
-        torch.nn.functional.leaky_relu(inner), block.second.weight, block.second.bias, padding=1
-    )
+    whole = x + convolve(torch.nn.functional.leaky_relu(inner), block.second.weight, block.second.bias, padding=1)
     groups = whole.unflatten(1, (4, 4)).flatten(2)
     expected = (groups - groups.mean(-1, keepdim=True)) / (groups.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
     torch.testing.assert_close(block(x), expected.view_as(x), atol=1e-5, rtol=1e-4)

@@ -7,7 +7,16 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from recollect.evaluation.contrasts import Effect, Verdict, judged, paired_effect, student, task_means, verdict_of
+from recollect.evaluation.contrasts import (
+    Effect,
+    Verdict,
+    differences,
+    judged,
+    paired_effect,
+    student,
+    task_means,
+    verdict_of,
+)
 from recollect.figures.learning_curves import curve
 
 
@@ -157,3 +166,26 @@ def test_the_interval_covers_the_truth_at_least_as_often_as_it_says(
         effect = paired_effect(difference_SN, rng, resamples=1000)
         covered += effect.low <= 0 <= effect.high
     assert covered / 400 > 0.92
+
+
+def test_an_interval_that_only_touches_the_margin_decides_nothing() -> None:
+    for low, high in ((2, 3), (1, 2), (2, 2)):
+        assert judged(interval(low, high), "above", 2)[0] == "undecided"
+        assert judged(interval(-high, -low), "below", 2)[0] == "undecided"
+    for low, high in ((-2, 1), (-1, 2), (2, 3), (-3, -2)):
+        assert judged(interval(low, high), "equal", 2)[0] == "undecided"
+
+
+def test_arms_whose_seeds_were_scored_on_different_tasks_are_no_pairs() -> None:
+    whole = pd.DataFrame([[1.0, 2.0], [3.0, 4.0]])
+    holed = whole.where(whole != 4)
+    for this, that in ((holed, whole), (whole, holed), (holed, 0.0)):
+        with pytest.raises(ValueError, match="different tasks"):
+            differences(this, that)
+
+
+def test_a_part_of_the_episodes_is_rounded_to_whole_ones() -> None:
+    about = {"split": "eval", "metric": "return", "step": 1, "task": 0}
+    scores = pd.DataFrame({**about, "episode": range(30), "value": np.arange(30.0)})
+    assert task_means(scores, "eval", "return", (0.83, 1)).tolist() == [27]  # of 25 to 29
+    assert task_means(scores, "eval", "return", (0, 0.17)).tolist() == [2]

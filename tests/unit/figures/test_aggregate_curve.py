@@ -68,3 +68,13 @@ def test_the_games_scales_are_those_of_their_world(workdir: Path) -> None:
     scales = figure_settings("paper", "helm_procgen_curve").options["scales"]
     expected = {f"procgen_memory_{game}": returns for game, (_, returns) in procgen.MEMORY_GAMES.items()}
     assert {env: tuple(returns) for env, returns in scales.items()} == expected
+
+
+def test_curves_end_where_the_shortest_environment_does() -> None:
+    table = draw(scores({("high", 0): 20, ("high", 1): 20})).table
+    assert table[table["method"] == "a"]["x"].tolist() == [0, 5, 10, 15, 20]
+
+
+def test_points_that_a_run_did_not_reach_are_left_out() -> None:
+    table = draw(scores({("high", 0): 400, ("high", 1): 350, ("low", 0): 380, ("low", 1): 380})).table
+    assert table[table["method"] == "a"]["x"].tolist() == [0, 95, 190, 285] and set(table["seeds"]) == {2}

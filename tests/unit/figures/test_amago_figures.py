@@ -201,3 +201,10 @@ def test_seeds_that_were_scored_on_different_tasks_are_named() -> None:
     lacking = scores[~((scores["method"] == "mine") & (scores["seed"] == 1) & (scores["task"] == 2))]
     with pytest.raises(UserError, match="mine has no return of task 2 with seed 1 in row 'a'"):
         score_rows.draw(lacking, rows_spec({"p": {"a": "A"}}))
+
+
+def test_a_row_is_the_mean_over_the_episodes_of_a_task() -> None:
+    figure = rows_spec({"first": {"a": "A"}}, environments=["a"], methods=["mine"])
+    about = {"env": "a", "method": "mine", "split": "eval", "metric": "return", "step": 9, "task": 0}
+    scores = scores_frame(**about, seed=np.array([[0], [1]]), episode=np.arange(3), value=np.array([0.0, 0, 3]))
+    assert score_rows.draw(scores, figure).table["y"].tolist() == [1]

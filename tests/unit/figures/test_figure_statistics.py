@@ -157,3 +157,10 @@ def test_the_interval_of_one_run_is_over_its_tasks(statistic: Any) -> None:
     assert ((bounds.low <= 0) & (bounds.high >= 0)).mean() == pytest.approx(0.94, abs=0.03)
     alone = statistics.stratified_bootstrap(scores_NX[:1, None], rng(4), statistic=statistic)
     assert np.isnan(alone.low).all() and np.array_equal(alone.value, scores_NX[0])
+
+
+def test_more_seeds_and_more_tasks_cover_more() -> None:
+    for by_seeds in statistics.ACTUAL_COVERAGE.values():
+        two, three = (list(by_seeds[seeds].values()) for seeds in (2, 3))
+        assert two == sorted(two) and three == sorted(three)
+        assert all(few < more < 0.95 for few, more in zip(two, three, strict=True))

@@ -359,3 +359,36 @@ def test_the_legend_says_how_published_values_were_had(readings: list[str | None
     references = [points | ({} if reading is None else {"reading": reading}) for reading in readings]
     drawn = curve_panels.draw(curve_scores(), curve_spec(scale="paper", references=references))
     assert expected in [text.get_text() for legend in drawn.figure.legends for text in legend.get_texts()]
+
+
+def test_a_seed_that_is_not_the_figures_changes_no_end() -> None:
+    stops = {(env, method, 4): 950 for env in ("walk_5", "walk_9") for method in ("td3_gpt", "td3_lstm")}
+    table = curve_panels.draw(curve_scores(stops), curve_spec(seeds=[0, 1, 2, 3], options={"ends": {}})).table
+    assert table["x"].max() == 1000 and set(table["seeds"]) == {4}
+
+
+def test_a_caption_sums_up_the_first_panel_alone() -> None:
+    ours = curve_scores().replace({"walk_5": "ours_5", "walk_9": "ours_9"})
+    ours["value"] += 1000
+    figure = curve_spec(
+        kind="length_aggregation",
+        environments=["walk_5", "walk_9", "ours_5", "ours_9"],
+        options={"ends": {}, "points": None, "chance": None, "beside": {"ours": ["ours_5", "ours_9"]}},
+    )
+    notes = length_aggregation.draw(concat_scores([curve_scores(), ours]), figure).notes
+    (said,) = (note for note in notes if "of the first panel" in note)
+    assert "Transformer 2.00 (" in said and "LSTM 20.00 (" in said
+
+
+def test_maps_are_of_the_tasks_that_are_asked_for() -> None:
+    trace = made_trace(method="dqn_gpt", seed=0, tasks=(0, 1), horizon=4, retrieves=False, env="maze_12")
+    step, own = trace.played.timestep, trace.played.task == 0
+    weights = np.zeros((len(step), 1, 4))
+    weights[own, 0, -1] = 1
+    other = np.flatnonzero(~own)
+    weights[other, 0, 3 - step[other]] = 1
+    maps = {"history_attention": weights.astype(np.float32)}
+    table = drawn_attention(
+        [Trace(trace.about, trace.played, {}, maps, np.arange(len(step)), None)], seeds=[0], options={"tasks": [0]}
+    )
+    assert table[table["panel"] == "maze_12, layer 1, steps 3–3"]["y"].tolist() == [0, 0, 1, 0]

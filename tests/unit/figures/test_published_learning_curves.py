@@ -66,3 +66,9 @@ def test_average_goes_on_with_the_runs_that_do() -> None:
 def test_steps_that_go_back_are_refused() -> None:
     with pytest.raises(ValueError, match="ascend"):
         curves.curve(0, np.array([5, 5]), np.array([1.0, 1.0]), 10)
+
+
+def test_a_part_of_a_curve_is_rounded_to_whole_points() -> None:
+    place = np.array([0, 49])
+    part = part_of_curve(place, place.astype(float), (0.58, 1), window=1, points=50)
+    assert part == np.arange(29, 50).mean()

@@ -489,3 +489,41 @@ def test_the_same_scores_give_the_same_bytes(kind: str, tmp_path: Path) -> None:
     for stem in ("first", "second"):
         render(figure, [tmp_path / "s.parquet"], tmp_path / stem)
     assert read("first") == read("second")
+
+
+def test_a_published_bar_is_the_end_of_a_published_curve() -> None:
+    end = {"panel": "room", "method": "ad", "x": [1, 40], "y": [7, 55], "source": "s"}
+    figure = spec("bars", scale="paper", references=[end])
+    table = draw(made_scores(figure), quick(figure)).table
+    assert table[table["method"] == "published:ad"]["y"].tolist() == [55]
+
+
+@pytest.mark.parametrize(
+    ("episodes", "last", "said"),
+    [
+        (8, 5, "the last 5 episodes"),
+        (3, 5, "the last 3 episodes"),
+        (1, 5, "the last episode"),
+        (3, "all", "all episodes"),
+    ],
+)
+def test_no_more_episodes_are_named_than_were_played(episodes: int, last: int | str, said: str) -> None:
+    for kind, options in (("bars", {"last": last, "resamples": 100}), ("result_table", {"last": last})):
+        figure = spec(kind, options=options)
+        drawn = draw(made_scores(figure, episodes=episodes), figure)
+        assert said in " ".join(drawn.notes) and said in drawn.axes["y"]
+        assert kind != "bars" or any(f"mean of {said}" in text for text in texts(drawn.figure))
+
+
+def test_a_caption_says_what_the_interquartile_mean_is_taken_over() -> None:
+    figure = spec(
+        "result_table", environments=["room", "hall"], seeds=[0, 1, 2, 3], options={"statistic": "iqm", "last": 5}
+    )
+    drawn = draw(made_scores(figure, tasks=5), figure)
+    assert drawn.notes[0].startswith(
+        "Mean over 5 tasks and the last 5 episodes, then interquartile mean over 1 environment and 4 seeds"
+    )
+    groups = {"both": {"environments": ["room", "hall"]}}
+    both = draw(made_scores(figure, tasks=5), spec("result_table", environments=["room", "hall"], seeds=[0, 1, 2, 3],
+                options={"statistic": "iqm", "last": 5, "groups": groups}))  # fmt: skip
+    assert "over 10 tasks" in both.notes[0] and "interquartile mean over 2 environments and 4 seeds" in both.notes[0]

@@ -17,12 +17,13 @@ from scipy.stats import trim_mean
 
 from recollect.artifacts.scores import scores_frame
 from recollect.artifacts.sealed import read_json, sha256_of, verify, write_table
-from recollect.figures import captions, in_context_curve, registry, style
+from recollect.figures import captions, in_context_curve, reading, registry, statistics, style
 from recollect.figures.overlaps import MEASURED, RIM
-from recollect.figures.spec import SMOKE_WORDS, TABLE_COLUMNS, Drawn, FigureSpec, figure_spec
+from recollect.figures.spec import SMOKE_WORDS, TABLE_COLUMNS, Drawn, FigureSpec, ScoreOptions, figure_spec
 from recollect.figures.writing import manifest_of, render
 from recollect.settings.claims import MARKS
 from recollect.settings.errors import UserError
+from recollect.settings.seeding import generator
 
 PROVENANCE = {"code_fingerprint": "0123456789abcdef", "device": "cpu", "environment_lock": "lock"}
 LABELS = {"radt": "RA-DT", "radt_agnostic": "RA-DT (domain-agnostic)", "ad": "AD", "dpt": "DPT", "dt": "DT"}
@@ -619,3 +620,22 @@ def test_kinds_are_the_modules_that_draw() -> None:
         module = registry.kind(name)
         assert module.Options.model_config["extra"] == "forbid" and module.Options.model_config["frozen"]
     assert in_context_curve.Options().statistic == "mean"
+
+
+@pytest.mark.parametrize(("steps", "kept"), [((950, 1000), [1000, 1000]), ((1000, 900), [1000, 900])])
+def test_the_last_evaluation_of_each_run_alone_is_read_if_none_ends_far_before(
+    steps: tuple[int, int], kept: list[int]
+) -> None:
+    about = {"name": "r", "kind": "bars", "scale": "demo", "environments": ["a"], "methods": ["m"], "seeds": [0, 1]}
+    stale = steps[0] < steps[1]  # both runs have an earlier evaluation, too
+    seed, step = (np.array([[0], [1]]), np.array(steps)) if stale else (np.array([0, 1]), np.array(steps))
+    scores = scores_frame(
+        env="a", method="m", seed=seed, step=step, split="eval", metric="return", task=0, episode=0, value=1.0
+    )
+    assert reading.last_rows(scores, figure_spec(about), "return", "eval")["step"].tolist() == kept
+
+
+def test_an_option_for_the_number_of_resamples_is_what_is_drawn() -> None:
+    scores_SN = np.random.default_rng(0).normal(size=(5, 3))
+    expected = statistics.stratified_bootstrap(scores_SN, generator("bootstrap", "a"), resamples=100)
+    assert ScoreOptions(resamples=100).interval(scores_SN, "a") == expected

@@ -276,3 +276,10 @@ def test_a_kind_says_in_its_file_what_it_reads(workdir: Path) -> None:
     for figure in ("radt_visits", "radt_attention"):
         assert figure_reads("demo", figure) == "traces"
     assert figure_reads("demo", "radt_dark_room_10x10") == "scores"
+
+
+def test_attention_to_a_step_is_the_sum_over_its_tokens() -> None:
+    one, three = (
+        attention_maps.attention_of(made_trace(tokens=tokens), 0, range(1, 6), 5)[1].sum(-1) for tokens in (1, 3)
+    )
+    np.testing.assert_allclose(one, three, atol=1e-3)

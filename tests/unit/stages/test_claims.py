@@ -180,6 +180,13 @@ def test_a_claim_holds_where_as_many_contrasts_hold_as_it_needs(said: dict[str, 
         assert claims(SCALE, [FIGURE])[0]["verdict"] == verdict
 
 
+def test_a_verdict_is_the_same_each_time(said: dict[str, Any]) -> None:
+    scored("ad", 5, 5)
+    scored("dt", 3, 3)
+    first = judged(said)
+    assert judged(said) == first
+
+
 WORDS = ["claims", "--scale", SCALE, "--figure", FIGURE]
 
 

@@ -289,3 +289,9 @@ def test_a_paper_without_a_judged_claim_names_the_runs_of_its_own_figures_alone(
     said = made["docs/memory_rl.md", "recorded paper_cpu claims"]
     assert said.startswith("No claim was judged.") and "seeds 1 and 2," in said and "helm_minigrid" not in said
     assert "KeyCorridor" in made["docs/helm.md", "recorded paper_cpu claims"]
+
+
+def test_values_below_ten_have_two_decimals_and_larger_ones_one() -> None:
+    known = {"panel": "p", "method": "AD", "x": "1", "low": "", "high": ""}
+    for y, said in (("9.994", "9.99"), ("10.06", "10.1"), ("41.94", "41.9")):
+        assert recorded_tables._points(["1"], [[{**known, "y": y}]], False).splitlines()[-1] == f"| AD | {said} |"

@@ -281,3 +281,9 @@ def test_the_commit_says_whether_files_differ_from_it(workdir: Path) -> None:
 )  # fmt: skip
 def test_times_are_said_as_people_say_them(seconds: float, said: str) -> None:
     assert duration(seconds) == said
+
+
+def test_tasks_count_alike_however_many_episodes_they_have() -> None:
+    about = {"step": 9, "split": "eval", "metric": "return"}
+    table = scores_frame(**about, task=np.array([0, 1, 0]), episode=np.arange(3), value=np.array([0.0, 3, 0]))
+    assert final_scores(table, "demo", "tmaze_passive", ()) == {"return": 1.5}
