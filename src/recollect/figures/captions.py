@@ -30,8 +30,11 @@ def episodes_meant(last: int | str, played: Iterable[int] = ()) -> str:
     """``all episodes``, or ``the last 5 episodes``: as many as there are, where fewer were `played`."""
     if last == "all":
         return "all episodes"
-    low, *_, high = sorted(min(int(last), count) for count in (*played, *played)) or [int(last)] * 2
-    return f"the last {low}{'' if low == high else f' to {high}'} episodes" if high > 1 else "the last episode"
+    counts = [min(int(last), number) for number in played] or [int(last)]
+    low, high = min(counts), max(counts)
+    if high == 1:
+        return "the last episode"
+    return f"the last {high} episodes" if low == high else f"the last {low} to {high} episodes"
 
 
 def bounds_meant(statistic: Statistic, band: Band = "bootstrap") -> str:
