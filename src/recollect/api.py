@@ -222,11 +222,11 @@ class Run:
             .rename_axis(columns=None)
         )
 
-    def policy(self, *, checkpoint: str | None = None, device: str = "cpu") -> Any:
+    def policy(self, *, checkpoint: str | int | None = None, device: str = "cpu") -> Any:
         """Its trained policy: `start(seeds, horizon, episodes)`, then `act(observation, reward, done)` on a batch of rows.
 
         Args:
-            checkpoint: one that the run kept: `best`, `latest`, or an epoch as `50`; None: the run's own.
+            checkpoint: one that the run kept: `best`, `latest`, or an epoch, 50; None: the run's own.
 
         Raises:
             UserError: the run is not trained, a file is damaged, or there is no such device.

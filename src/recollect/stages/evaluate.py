@@ -19,12 +19,13 @@ from recollect.stages.inputs import evaluate_inputs, is_trained, plays_on_gpu
 from recollect.stages.stage import Job, Resources, Stage
 
 
-def name_of(checkpoint: str) -> str:
+def name_of(checkpoint: str | int) -> str:
     """The name of a kept policy: epochs may be given by their number."""
-    return f"epoch_{int(checkpoint):06d}" if checkpoint.isdecimal() else checkpoint
+    said = str(checkpoint)
+    return f"epoch_{int(said):06d}" if said.isdecimal() else said
 
 
-def kept_policy(scale: str, env: str, method: str, seed: int, checkpoint: str) -> Path:
+def kept_policy(scale: str, env: str, method: str, seed: int, checkpoint: str | int) -> Path:
     """Where a kept policy lies, see `name_of`.
 
     Raises:

@@ -221,7 +221,7 @@ def _chosen(points: pd.DataFrame) -> Sequence[Mapping[Any, Any]]:
         return points.to_dict("records")
     last = points["x"].iloc[-1]
     places = [(points["x"] - last * quarter / 4).abs().to_numpy().argmin() for quarter in range(5)]
-    return points.iloc[places].to_dict("records")
+    return points.iloc[list(dict.fromkeys(places))].to_dict("records")
 
 
 def _axis(meaning: str) -> str:

@@ -40,7 +40,7 @@ def proposed(of: Sweep, trials: int) -> list[Cell]:
     cells: dict[str, Cell] = {}
     for _ in range(trials):
         trial = study.ask(spaces)
-        cell = {key: _said(value) for key, value in trial.params.items()}
+        cell = {key: _said(value, _ends(of.axes[key])) for key, value in trial.params.items()}
         name = of.name(cell)
         jobs = [Job("run", of.scale, of.env, name, str(seed)) for seed in dict.fromkeys(of.seeds)]
         if not all(STAGES["run"].is_made(job) for job in jobs):
@@ -82,5 +82,9 @@ def _space(distributions: Any, key: str, values: Sequence[str]) -> Any:
         raise UserError(what, where=f"--set {key}", do="write LOW..HIGH, e.g. learning_rate=1e-5..1e-2") from error
 
 
-def _said(value: Any) -> str:
-    return f"{value:.{DIGITS}g}" if isinstance(value, float) else str(value)
+def _said(value: Any, ends: Sequence[str]) -> str:
+    """A proposed value as names have it; what the digits would carry out of its range is the end of it."""
+    if not isinstance(value, float) or not ends:
+        return str(value)
+    low, high = map(float, ends)
+    return f"{min(max(float(f'{value:.{DIGITS}g}'), low), high):.15g}"

@@ -253,3 +253,12 @@ def test_a_bfloat16_cache_and_autocast_stay_near_float32() -> None:
         h = [cache.step(x[:, t]) for t in range(6)]
     assert (torch.stack(h, 1) - exact).abs().max() < 0.3
     assert (first - exact[:, :3]).abs().max() < 0.3
+
+
+def test_a_state_without_a_context_takes_one_away() -> None:
+    model = Transformer(TransformerSettings(width=8, heads=2, layers=2, cross_attention="all")).eval()
+    without, other = KeyValueCache(model, 2, 4), KeyValueCache(model, 2, 4)
+    other.set_context(torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0)))
+    other.load_state(without.state_arrays())
+    x_BD = torch.ones(2, 8).cumsum(1)
+    assert torch.equal(other.step(x_BD), without.step(x_BD))

@@ -109,3 +109,11 @@ def test_a_job_computes_in_whole_float32_where_nobody_asks_for_tf32(monkeypatch:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # PyTorch's own default
     use_threads(0)
     assert not torch.backends.cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "highest"
+
+
+def test_inside_full_precision_products_are_float32_whatever_is_around_it() -> None:
+    x = torch.ones(2, 2)
+    with autocast("bfloat16", "cpu"):
+        with full_precision("cpu"):
+            assert (x @ x).dtype == torch.float32
+        assert (x @ x).dtype == torch.bfloat16

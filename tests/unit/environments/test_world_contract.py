@@ -426,3 +426,55 @@ def test_what_a_single_world_tells_where_it_ends_is_no_batch() -> None:
     while not told:
         *_, told = env.step(0)
     assert told.keys() == {"success"} and np.ndim(told["success"]) == 0
+
+
+FORGETFUL: list[tuple[str, dict[str, Any]]] = [
+    ("dark_room", {"width": 4, "height": 3}),
+    ("key_door", {"width": 3, "height": 4}),
+    ("tmaze", {"variant": "active", "length": 4}),
+    ("maze_runner", {"size": 7, "horizon": 20, "most_goals": 2}),
+    ("visual_match", {"explore_steps": 2, "length": 9, "reward_steps": 5, "respawn": 3}),
+    ("key_to_door", {"explore_steps": 5, "length": 9, "reward_steps": 4, "respawn": 3}),
+    ("random_maze", {"smallest": 5, "largest": 7, "horizon": 12}),
+    ("continuous_recognition", {"trials": 5, "stimuli": 9, "horizon": 15}),
+    ("meta_key_door", {"size": 3, "episode_steps": 6, "rollout_steps": 20, "timing": "head"}),
+    ("goal_maze", {"size": 7, "horizon": 20, "most_goals": 2, "goals_shown": "before"}),
+    ("alchemy", {"trials": 3, "trial_steps": 6}),
+    ("frozen_lake_meta", {"size": 2, "attempts": 3, "hard": True}),
+    ("package_delivery", {"length": 10, "most_packages": 3, "goals_shown": "before", "horizon": 90}),
+    ("wind", {"horizon": 15}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), FORGETFUL)
+def test_an_episode_is_the_same_after_others_as_in_a_new_world(name: str, options: dict[str, Any]) -> None:
+    """The random stream is wound back; nothing else may be left of what was played."""
+
+    def episode(world: Any, seed: int) -> list[np.ndarray]:
+        draws, alive = np.random.default_rng(seed), np.ones(64, bool)
+        found = [world.reset()[0]]
+        while alive.any():
+            box = world.single_action_space.shape
+            action = (
+                draws.uniform(-1, 1, (64, *box)).astype(np.float32)
+                if box
+                else draws.integers(world.single_action_space.n, size=64)
+            )
+            seen, reward, terminated, truncated, info = world.step(action)
+            over = terminated | truncated
+            found += [seen[alive], reward[alive], over[alive]]
+            found += [info["success"][alive & over]] if "success" in info else []
+            alive &= ~over
+            if over.any() and alive.any():
+                world.reset(options={"reset_mask": over})
+        return found
+
+    tasks = registry.tasks(name, options, "train")
+    seeds = np.arange(64, dtype=np.uint64)
+    played, new = (registry.make_world(name, options, [tasks[b % len(tasks)] for b in seeds], seeds) for _ in range(2))
+    episode(played, 1)
+    state = played.get_state()
+    state["draws"][:] = 0
+    played.set_state(state)
+    for one, other in zip(episode(played, 2), episode(new, 2), strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from recollect.environments import registry
 from recollect.environments.base import Task
 from recollect.evaluation.normalised_scores import normalised
+from recollect.settings.errors import UserError
 
 
 def task(index: int, **metrics: tuple[float, float]) -> Task:
@@ -34,3 +36,10 @@ def test_the_published_normalised_scores_follow_from_the_published_returns() -> 
         share = (mean - references[:, 0].mean()) / (references[:, 1] - references[:, 0]).mean()
         returns = references[:, :1] + share * (references[:, 1:] - references[:, :1])
         assert abs(normalised(returns, tasks)["data_normalised"].mean() - published) < 0.03
+
+
+def test_equal_references_are_refused() -> None:
+    task = Task(0, "even", "eval", {"normalisation": {"hns": (2.0, 2.0)}})
+    with pytest.raises(UserError, match="reference returns of 'hns' are equal") as error:
+        normalised(np.ones((1, 3)), [task])
+    assert error.value.where == "task even"

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -306,3 +307,11 @@ def test_every_step_of_every_task_can_be_drawn() -> None:
         return count;""",
     )
     assert drawn == 3 * 6 * 12
+
+
+def test_what_a_task_aimed_at_is_its_own_step_by_step() -> None:
+    trace = made_trace()
+    aim = np.arange(len(trace.played), dtype=np.float32)
+    trace = replace(trace, facts={**trace.facts, "return_to_go": aim})
+    for task in Page(page_of(trace)).data["tasks"]:
+        assert unpacked(task["aim"], "<f4").tolist() == aim[trace.played.task == task["index"]].tolist()

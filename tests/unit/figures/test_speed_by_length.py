@@ -52,3 +52,14 @@ def test_amagos_speeds_stand_beside_the_published_ones_of_another_machine(workdi
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     assert [label.get_text() for label in axes.get_xticklabels()] == ["128", "512", "1024", "2048", "4096", "8000"]
     assert drawn.notes[-1] == "Measured on NVIDIA H200." and np.isfinite(drawn.table["y"]).all()
+
+
+def test_lengths_the_metric_and_the_axis_are_those_that_are_asked_for() -> None:
+    scores = speeds(("maze_5", "maze_2"), ("amago_gru",))
+    acting = scores.assign(metric="steps_per_second", value=7 * scores["value"])
+    options = {"metric": "steps_per_second", "lengths": {"maze_5": 10, "maze_2": 40}, "x_label": "tokens"}
+    base = {"name": "s", "kind": "speed_by_length", "scale": "demo", "seeds": [0], "options": options}
+    figure = figure_spec({**base, "environments": ["maze_5", "maze_2"], "methods": ["amago_gru"]})
+    drawn = speed_by_length.draw(concat_scores([scores, acting]), figure)
+    assert drawn.table["x"].tolist() == [10, 40] and drawn.table["y"].tolist() == pytest.approx([1400, 3500])
+    assert drawn.axes["x"] == drawn.figure.axes[0].get_xlabel() == "tokens"

@@ -93,3 +93,13 @@ def test_a_figure_of_training_waits_for_the_runs_that_it_draws(workdir: Path) ->
     run = ("smoke", "tmaze_passive_5", "dqn_ff", 0)
     assert list(inputs.figure_inputs("smoke", "mine").values()) == [paths.train_table(*run)]
     assert paths.train_table(*run) in made.files("run")
+
+
+def test_each_environment_is_drawn_from_its_own_runs_to_its_own_end() -> None:
+    longer = logged({0: 60, 1: 60})
+    longer = longer.assign(env="hall", value=longer["value"] + 100)
+    drawn = draw(concat_scores([logged(), longer]), environments=["room", "hall"], options={"metric": "loss"})
+    for panel, steps, losses in (("room", [0, 10, 20, 30, 40], [4.5, 3.5, 2.5, 1.5, 0.5]),
+                                 ("hall", [0, 15, 30, 45, 60], [104.5, 103, 101.5, 100, 98.5])):  # fmt: skip
+        rows = drawn.table[(drawn.table["panel"] == panel) & (drawn.table["method"] == "a")]
+        assert rows["x"].tolist() == steps and rows["y"].tolist() == losses

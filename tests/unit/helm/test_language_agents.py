@@ -490,3 +490,44 @@ def test_images_that_only_a_value_is_asked_of_are_in_no_statistics(statistics, i
     assert all(np.array_equal(before[name], after[name]) for name in before)
     history.read(images_of(9, 4))
     assert after["reader/count"] + 4 == history.learned()["reader/count"]
+
+
+def test_a_seed_has_a_projection_of_features_of_its_own(inputs: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(helmv2, "vision_language_model", lambda *name, **given: RandomModel(7, 0, "cpu"))
+    one, same, other = (trainer_of("helmv2", inputs, seed=seed).agent.history.reader.matrix_WD for seed in (0, 0, 1))
+    assert one is not None and torch.equal(one, same) and not (one == other).any()
+
+
+def test_a_calibration_plays_at_random_by_its_seed_and_begins_ended_episodes_anew(
+    inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, ended, begun = list[np.ndarray](), list[np.ndarray](), list[Any]()
+    known = helmv2.world_of
+
+    def watched(*given: Any) -> Any:
+        world = known(*given)
+        step, reset = world.step, world.reset
+
+        def stepped(actions: np.ndarray) -> Any:
+            found = step(actions)
+            taken.append(actions)
+            if (found[2] | found[3]).any():
+                ended.append(found[2] | found[3])
+            return found
+
+        def again(**options: Any) -> Any:
+            if options:
+                begun.append(options["options"]["reset_mask"])
+            return reset(**options)
+
+        monkeypatch.setattr(world, "step", stepped)
+        monkeypatch.setattr(world, "reset", again)
+        return world
+
+    monkeypatch.setattr(helmv2, "world_of", watched)
+    for seed in (0, 0, 1):
+        trainer_of("helmv2", inputs, seed=seed, statistics="frozen", calibration=80)
+    assert ended and len(begun) == len(ended)
+    assert all(np.array_equal(one, other) for one, other in zip(begun, ended, strict=True))
+    one, same, other = np.stack(taken).reshape(3, 20, 4)
+    assert np.array_equal(one, same) and not np.array_equal(one, other)

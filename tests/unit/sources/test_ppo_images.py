@@ -362,3 +362,37 @@ def test_checkpoints_at_odd_moments_change_nothing(tmp_path: Path) -> None:
         return {name: array.copy() for name, array in arrays.items()}
 
     assert ends_the_same(played, tmp_path, (3, 4)) == 2
+
+
+def test_advantages_are_of_the_ends_and_the_last_look_of_a_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns, given = Columns(), list[Any]()
+    agent = agent_of(columns, actors=4, recorded=1, rollout=30, minibatch=60)
+    known = ppo_images.advantages
+    monkeypatch.setattr(ppo_images, "advantages", lambda *what: (given.extend(what), known(*what))[1])
+    monkeypatch.setattr(agent, "_learn", lambda images, rows: None)
+    agent.advance()
+    _, done_TE, value_TE, *_ = given
+    done = columns.arrays()["done"]
+    np.testing.assert_array_equal(done_TE[: len(done), 0], done)
+    assert done.any() and not done.all()
+    with torch.no_grad():
+        _, value_E = agent.network(torch.from_numpy(agent.observation))
+    torch.testing.assert_close(torch.from_numpy(value_TE[30]), value_E, atol=1e-5, rtol=0)
+    assert value_E.abs().min() > 1e-3
+
+
+def test_an_agent_begins_orthogonal_and_with_a_policy_that_is_almost_uniform() -> None:
+    """As Stable-Baselines3: gains √2, 0.01 for the actor and 1 for the critic; no biases."""
+    network = agent_of(Columns(), width=8).network
+    for layer, gain in ((network.actor, 0.01), (network.critic, 1.0), (network.encoder.linear, 2**0.5)):
+        rows = layer.weight if len(layer.weight) <= layer.weight.shape[1] else layer.weight.T
+        torch.testing.assert_close(rows @ rows.T, gain**2 * torch.eye(len(rows)), atol=1e-5, rtol=0)
+        assert not layer.bias.any()
+
+
+def test_scaled_rewards_are_cut_at_ten() -> None:
+    agent = agent_of(Columns(), actors=4)
+    for _ in range(1000):
+        agent._scaled(np.zeros(4, np.float32), np.ones(4, bool))
+    scaled = agent._scaled(np.array([100, -100, 0, 0], np.float32), np.zeros(4, bool))
+    assert scaled.tolist() == [10, -10, 0, 0]

@@ -451,3 +451,11 @@ def test_manifest_entries_of_folders_follow_their_contents(tmp_path):
             hashes([tmp_path / name.partition("/")[0]])
         (tmp_path / name).unlink()
     assert one != other and len(json.dumps(one)) == 66
+
+
+def test_the_random_share_is_another_with_another_seed(files):
+    tasks = published_files.registry.tasks("dark_room", ROOM, "train")
+    chosen = Hyperparameters(folder=str(files), keep={"uniform_p": 0.5})
+    first, second, again = (generate("dark_room", ROOM, tasks, chosen, seed=seed)["action"] for seed in (0, 1, 0))
+    np.testing.assert_array_equal(first, again)
+    assert (first != second).any()

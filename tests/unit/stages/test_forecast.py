@@ -28,7 +28,7 @@ from recollect.settings.schema import Settings
 from recollect.stages import paths, records, try_out
 from recollect.stages.cost_table import NBSP, cost_table
 from recollect.stages.estimating import Estimator, Known
-from recollect.stages.forecast import forecast, measurements, memory_of_largest, said_time
+from recollect.stages.forecast import forecast, measurements, memory_of_largest, said_bytes, said_time
 from recollect.stages.machines import Machine
 from recollect.stages.plan import Plan
 from recollect.stages.provenance import digest
@@ -565,3 +565,23 @@ def test_what_goes_with_the_end_of_a_run_is_counted_for_the_jobs_that_run_at_onc
     assert (
         f"{2 * scratch / 1e3:,.0f} kB of checkpoints" in two.text() or f"{2 * scratch / 1e6:,.0f} MB of" in two.text()
     )
+
+
+def test_of_several_finished_seeds_the_median_counts(made: Path) -> None:
+    measured = dict(GENERATED)
+    for seed, seconds in enumerate((7.0, 8.0, 900.0)):
+        for name in ("train", "evaluate"):
+            job = Job(name, "smoke", ROOM, "dt", str(seed))
+            measured[job] = took(job, seconds)
+    assert forecast("smoke", ["one"], measured=measured).estimates[Job("run", *RUN)].seconds == 8.0 + 8.0
+
+
+def test_a_figure_is_drawn_beside_another_though_there_is_one_gpu(made: Path) -> None:
+    one, both = (forecast("paper", figures, measured={}) for figures in (["one"], ["one", "two"]))
+    assert one.estimates[Job("run", "paper", *RUN[1:])].gpu and both.wall == one.wall
+
+
+def test_one_job_at_a_time_keeps_the_checkpoints_of_one(made: Path) -> None:
+    cost = forecast("smoke", ["one"], measured=GENERATED)
+    scratch = cost.estimates[Job("run", *RUN)].scratch
+    assert f", and {said_bytes(scratch)} of checkpoints while jobs run" in cost.text()

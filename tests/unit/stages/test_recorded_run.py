@@ -295,3 +295,8 @@ def test_values_below_ten_have_two_decimals_and_larger_ones_one() -> None:
     known = {"panel": "p", "method": "AD", "x": "1", "low": "", "high": ""}
     for y, said in (("9.994", "9.99"), ("10.06", "10.1"), ("41.94", "41.9")):
         assert recorded_tables._points(["1"], [[{**known, "y": y}]], False).splitlines()[-1] == f"| AD | {said} |"
+
+
+def test_no_point_of_an_uneven_curve_is_recorded_twice() -> None:
+    points = pd.DataFrame({"x": [50, 100, 250, 500, 750, 1000, 10000]})
+    assert [point["x"] for point in recorded_run._chosen(points)] == [50, 1000, 10000]

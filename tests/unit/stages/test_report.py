@@ -16,11 +16,11 @@ from made_results import MAZE, ROOM, SCALE, configure, last_score, method_change
 from typer.testing import CliRunner
 
 from recollect.artifacts.scores import concat_scores, scores_frame
-from recollect.artifacts.sealed import manifest_path, read_json, verify, write_table
+from recollect.artifacts.sealed import manifest_path, read_json, read_table, verify, write_table
 from recollect.cli import app
 from recollect.figures.report import COLUMNS, duration
 from recollect.settings.errors import UserError
-from recollect.stages import paths
+from recollect.stages import paths, report_rows
 from recollect.stages.circumstances import commit
 from recollect.stages.claims import claims
 from recollect.stages.report import report
@@ -287,3 +287,40 @@ def test_tasks_count_alike_however_many_episodes_they_have() -> None:
     about = {"step": 9, "split": "eval", "metric": "return"}
     table = scores_frame(**about, task=np.array([0, 1, 0]), episode=np.arange(3), value=np.array([0.0, 3, 0]))
     assert final_scores(table, "demo", "tmaze_passive", ()) == {"return": 1.5}
+
+
+def test_an_online_run_that_logs_no_updates_has_its_steps_alone() -> None:
+    table = concat_scores([scores_frame(step=[100, 200], split="train", metric="loss", value=[2.0, 1.0])])
+    assert report_rows._progress(table, is_online=True) == {"env_steps": 200, "updates": None}  # HELM's
+
+
+def test_a_row_names_the_device_of_training_before_that_of_the_evaluation(few: str) -> None:
+    path = paths.train_table(SCALE, ROOM, "ad", 3)
+    known = verify(path)["provenance"]
+    write_table(path, read_table(path), kind="train", provenance={**known, "device": "cuda"})
+    assert rows(page(few))[3]["Device"] == "cuda / cpu"
+
+
+def test_a_measured_run_says_nothing_of_a_training_beside_it(few: str) -> None:
+    write_run(ROOM, "ad", 7)
+    paths.scores(SCALE, ROOM, "ad", 7).unlink()
+    table = scores_frame(env=ROOM, method="ad", step=0, split="speed", metric=["samples_per_second"], value=[5.0])
+    write_table(paths.speed(SCALE, ROOM, "ad", 7), table.assign(seed=7), kind="speed", provenance={"device": "cuda"})
+    about_runs(few, ROOM, "ad", seeds=(7,), kind="throughput")
+    (row,) = rows(page(few))
+    assert (row["Updates"], row["Device"]) == ("–", "cuda")
+
+
+def test_what_is_drawn_stands_first_and_else_the_return_and_training_tasks_count_from_the_first(workdir: Path) -> None:
+    about = {"step": 9, "task": [0, 1], "episode": 0}
+    table = concat_scores([
+        scores_frame(split="train", step=9, metric="loss", value=7.0),
+        scores_frame(split="eval", metric="hns", value=[0.25, 0.75], **about),
+        scores_frame(split="eval", metric="return", value=[1.0, 3.0], **about),
+        scores_frame(split="train", metric="return", value=[4.0, 8.0], **about),
+    ])  # fmt: skip
+    found = final_scores(table, SCALE, ROOM, ())
+    assert list(found.items()) == [
+        ("return, unseen tasks", 2.0), ("return, training tasks", 6.0), ("hns, unseen tasks", 0.5),
+    ]  # fmt: skip
+    assert next(iter(final_scores(table, SCALE, ROOM, ("radt_grid_worlds_train",)))) == "return, training tasks"

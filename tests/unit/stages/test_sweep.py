@@ -12,12 +12,13 @@ from unittest.mock import MagicMock
 import pandas as pd
 import pytest
 
-from recollect.artifacts.scores import scores_frame
+from recollect.artifacts.scores import concat_scores, scores_frame
 from recollect.artifacts.sealed import read_json, write_table
 from recollect.settings.errors import UserError
 from recollect.settings.overrides import axes, method_with
 from recollect.stages import paths, search
 from recollect.stages.sweep import sweep
+from recollect.stages.table import STAGES
 
 ENV, METHOD = "tmaze_passive_5", "dqn_lstm"
 pytestmark = pytest.mark.usefixtures("workdir")
@@ -189,3 +190,42 @@ def test_a_search_proposes_towards_what_scores_high_and_the_same_again(capsys: p
     assert first == capsys.readouterr().out and told[:8] == told[8:] and len(set(told)) > 4
     with pytest.raises(UserError, match="no range of numbers"):
         sweep("smoke", ENV, METHOD, (0,), ("learning_rate=low..high",), trials=1, start=Peak())
+
+
+class Twice(Runs):
+    """Every run has a return, and a success that goes the other way."""
+
+    def __call__(self, command: Sequence[str]) -> int:
+        self.commands.append(list(command))
+        for path in command[command.index("--") + 1 :]:
+            of = paths.scores.match(path) or {}
+            known = {"step": 5, "split": "eval", "task": 0, "episode": 0}
+            score = float(of["seed"])
+            table = concat_scores([scores_frame(**known, metric=metric, value=value)
+                                   for metric, value in (("success", -score), ("return", score))])  # fmt: skip
+            write_table(path, table.assign(env=of["env"], method=of["method"], seed=int(of["seed"])), kind="scores")
+        return 0
+
+
+def test_a_search_goes_by_the_first_score_and_makes_the_seed_that_a_setting_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    optuna, told, runs = MagicMock(), list[Any](), Twice()
+    study = optuna.create_study.return_value
+    study.ask.side_effect = [SimpleNamespace(params={"learning_rate": 0.001})]
+    study.tell.side_effect = lambda trial, *score, **state: told.append([*score, *state])
+    monkeypatch.setitem(sys.modules, "optuna", optuna)
+    monkeypatch.setitem(vars(STAGES["run"]), "is_made", lambda job: job.seed == "2")  # killed between two seeds
+    sweep("smoke", ENV, METHOD, (2, 5), ("learning_rate=1e-4..1e-3",), trials=1, start=runs)
+    assert len(runs.commands) == 1 and told == [[3.5]]
+
+
+def test_no_number_of_a_search_is_rounded_out_of_its_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    optuna = MagicMock()
+    asked = [SimpleNamespace(params={"discount": value}) for value in (0.99012, 0.9994, 0.9997)]
+    optuna.create_study.return_value.ask.side_effect = asked
+    monkeypatch.setitem(sys.modules, "optuna", optuna)
+    runs = Runs()
+    sweep("smoke", ENV, METHOD, (0,), ("discount=0.9901..0.9998",), trials=3, start=runs)
+    values = [command[-1].partition("discount=")[2].partition("/")[0] for command in runs.commands]
+    assert all(0.9901 <= float(value) <= 0.9998 for value in values), values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,33 @@ def test_of_snakemakes_words_the_last_whole_lines_are_shown_without_its_banner_o
     said = "SNAKEMAKE\n=====\nBuilding DAG of jobs...\nError:\n  it broke\nTraceback:\n  File x"
     assert why._last_words(said) == "Error:\n  it broke"
     assert why._last_words("\n".join(map(str, range(30)))).splitlines() == [str(line) for line in range(10, 30)]
+
+
+def test_tasks_that_have_one_reason_are_named_and_so_are_four_of_more_words() -> None:
+    of_task = Job("generate_task", "paper", "meta_world")
+    (line,) = why._grouped({of_task._replace(task=str(task)): "never made" for task in (10, 9)})
+    assert line.endswith(" (tasks 9, 10): never made")
+    assert why._first("abcd") == "a, b, c, d" and why._first("abcdef") == "a, b, c, d and 2 more"
+
+
+@pytest.mark.parametrize("words", ["Updated input files", "Set of input files has changed since last execution"])
+def test_an_input_that_changed_is_named(workdir: Path, words: str) -> None:
+    stage = STAGES["figure"]
+    job = Job("figure", "demo", "helm_minigrid")
+    for path in stage.makes(job):
+        write_json(path, {}, kind="figure")
+    first = next(iter(stage.inputs(job).values())).as_posix()
+    assert in_words(job, f"{words}: {first}") == f"an input changed: {first}"
+
+
+def test_of_settings_the_changed_key_is_named_and_changed_code_beside_it(workdir: Path) -> None:
+    stage = STAGES["train"]
+    job = RUN._replace(stage="train", method="dqn_lstm")
+    today = json.loads(stage.settings_text(job))
+    changed = json.loads(json.dumps(today))
+    changed["made_up"] = 3
+    known = {"settings": json.dumps(changed, sort_keys=True), "code": "0123456789abcdef"}
+    for path in stage.makes(job):
+        write_json(path, {}, kind="made", provenance=known)
+    settings, code = why._params(job)
+    assert settings.startswith("settings changed: ") and "made_up" in settings and code.startswith("code changed; ")
