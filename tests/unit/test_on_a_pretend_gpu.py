@@ -47,6 +47,7 @@ def lines() -> list[Any]:
     return [pytest.param(*item, id=item[0]) for item in QUICK.items()] + slow
 
 
+@pytest.mark.quick("search")
 @pytest.mark.parametrize(("name", "ways"), lines())
 def test_a_line_of_make_gpu_runs_and_agrees_with_the_cpu(name: str, ways: Sequence[str]) -> None:
     rows = measured(name, ways)

@@ -186,6 +186,7 @@ def test_jobs_are_not_run_outside_of_the_container_that_was_asked_for(untouched:
     assert "no container is named" in untouched.snakemake("--dry-run", *option, check=False)
 
 
+@pytest.mark.slow
 def test_one_figure_at_another_scale_is_a_target_of_its_own(untouched: Any) -> None:
     planned = untouched.planned("results/smoke/figures/memory_rl_passive_tmaze.pdf")
     assert planned and not of(planned, f".*{ROOM}.*")
@@ -223,6 +224,7 @@ def test_a_variant_trains_what_differs_and_shares_the_rest(untouched: Any) -> No
     ]
 
 
+@pytest.mark.slow
 def test_speeds_are_measured_by_a_job_of_their_own(untouched: Any) -> None:
     assert untouched.planned(f"results/demo/speed/{ROOM}/radt/seed_0.parquet") == [f"measure {ROOM} radt 0"]
 

@@ -137,6 +137,7 @@ def test_all_tasks_in_one_batch_equal_each_task_alone(tiny: Any, method: str, to
         assert [a[0] for a in alone.actions] == [a[i] for a in together.actions]
 
 
+@pytest.mark.quick("radt", "ad")
 @pytest.mark.parametrize("method", METHODS)
 def test_all_splits_in_one_batch_score_as_one_after_another(
     tiny: Any, method: str, monkeypatch: pytest.MonkeyPatch

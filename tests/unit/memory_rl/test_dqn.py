@@ -201,6 +201,7 @@ def test_with_one_actor_the_schedule_is_upstreams_to_the_count(length: int, vari
     assert trainer.at.updates == trainer.planned_updates
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_where_episodes_end_early_progress_still_ends_at_all_of_its_updates(
     together: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]

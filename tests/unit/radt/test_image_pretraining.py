@@ -54,6 +54,7 @@ def settings_of(steps: int, **optimised: Any) -> Settings:
     return Settings(scale="tiny", environment=environment, method=method, seed=0)
 
 
+@pytest.mark.slow
 def test_it_learns_to_tell_pictures_apart_and_its_weights_fit_the_encoder(tmp_path: Path) -> None:
     run = Run(tmp_path, tmp_path / "checkpoints", settings_text="same")
     weights = train_encoder(settings_of(60), histories_of(), run)

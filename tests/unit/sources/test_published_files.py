@@ -116,6 +116,7 @@ def test_key_door_is_read_in_either_order_of_names_and_semantics(tmp_path, key_r
     assert_equal(read(folder, "key_door", options), complete(histories))
 
 
+@pytest.mark.slow
 def test_mazes_are_read_by_their_seed(tmp_path):
     tasks, histories = played("maze_runner", MAZES, transitions=90)
     folder = write_npz(tmp_path, names_of("maze_runner", tasks), lives(histories).values(), layout="buffer")

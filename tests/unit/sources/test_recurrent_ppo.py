@@ -247,6 +247,7 @@ def test_a_task_has_the_same_history_to_the_bit_whatever_other_tasks_are_in_the_
     assert (ten.recorder.action[:, 3] != ten.recorder.action[:, 4]).mean() > 0.5
 
 
+@pytest.mark.slow
 def test_the_number_of_threads_changes_no_bit():
     chosen, settings = tasks()[:7], recurrent_ppo.Hyperparameters(**SMALL)
     one, three = (

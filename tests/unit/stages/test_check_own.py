@@ -175,6 +175,7 @@ def test_a_method_that_does_not_fit_is_no_promise_of_the_environment(own: Path) 
         list(check_own("tiny", "corridor", "ppo_lstm"))
 
 
+@pytest.mark.quick("corridor-best_action")
 @pytest.mark.parametrize(
     ("env", "method"), [("corridor", "best_action"), ("corridor", "tried_action"), ("bandit", None)]
 )

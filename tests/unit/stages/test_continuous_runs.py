@@ -202,8 +202,8 @@ def test_numbers_are_not_sampled(generated: Path) -> None:
         train("mini", ENV, "dt", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action_bins", [None, 16])
-@pytest.mark.quick("None")
 def test_a_network_learns_actions_that_follow_from_observations(generated: Path, action_bins: int | None) -> None:
     environment = environment_settings("mini", ENV)
     facts = facts_of(environment)

@@ -29,6 +29,7 @@ def as_one(workdir: Path) -> Path:
     return workdir
 
 
+@pytest.mark.quick("cpu")
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_one_seed_is_trained_by_graphs_on_a_gpu_and_alone_on_a_cpu(
     device: str, as_one: Path, replays: list[Any]
