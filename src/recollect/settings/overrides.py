@@ -73,21 +73,12 @@ def check_values(method: str, resolved: Mapping[str, Any]) -> None:
         found: Any = resolved
         for word in words if words[0] in PARTS else ["hyperparameters", *words]:
             found = found.get(word, value) if isinstance(found, Mapping) else value
-        if value != "default" and not isinstance(found, Mapping) and not _same(value, found):
+        if value == "default" or isinstance(found, Mapping):
+            continue
+        called = method_with(method, [f"{key}={_text(found)}"])
+        if called != method:
             what = f"'{key}={_text(value)}' is another spelling of '{key}={_text(found)}'"
-            raise UserError(
-                what, where="the name of a method", do=f"write {method_with(method, [f'{key}={_text(found)}'])}"
-            )
-
-
-def _same(said: Any, found: Any) -> bool:
-    """Whether a value of a name and that of a setting are one: numbers by value, lists item by item."""
-    if isinstance(said, list) and isinstance(found, list):
-        return len(said) == len(found) and all(map(_same, said, found))
-    kinds = [
-        bool if isinstance(one, bool) else float if isinstance(one, int | float) else type(one) for one in (said, found)
-    ]
-    return kinds[0] is kinds[1] and said == found
+            raise UserError(what, where="the name of a method", do=f"write {called}")
 
 
 def axes(changes: Iterable[str]) -> dict[str, list[str]]:

@@ -52,7 +52,7 @@ def final_scores(table: pd.DataFrame, scale: str, env: str, figures: Sequence[st
             count = here["episode"].max() + 1
             if in_context and count > 1:
                 here = here[here["episode"] >= count - LAST_EPISODES]
-                words += f", {episodes_meant(min(count, LAST_EPISODES)).removeprefix('the ')}"
+                words += f", {episodes_meant(LAST_EPISODES, [count]).removeprefix('the ')}"
             if len(splits) > 1:
                 words += {"eval": ", unseen tasks", "train": ", training tasks"}.get(split, f", {split}")
             found[words] = float(here.groupby("task")["value"].mean().mean())
