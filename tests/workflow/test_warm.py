@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from made_results import ROOM, SCALE, configure, write_run
+from processes import runs, wait_until
 
 from recollect import warm as forks
 from recollect.artifacts import stopping
@@ -76,7 +77,7 @@ def bare(folder: Path, *, slow_to_fork: float = 0.0) -> Iterator[dict[str, str]]
     address = str(folder / "socket")
     server = subprocess.Popen([sys.executable, "-c", BARE, address, str(slow_to_fork)])
     try:
-        wait_for(lambda: os.path.exists(address), 60)
+        wait_until(lambda: os.path.exists(address), "the socket is there", 60)
         yield {**os.environ, forks.ADDRESS: address}
     finally:
         server.terminate()
@@ -92,7 +93,7 @@ def preloaded(folder: Path) -> Iterator[dict[str, str]]:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     try:
-        wait_for(lambda: os.path.exists(address), 60)
+        wait_until(lambda: os.path.exists(address), "the socket is there", 60)
         yield {**os.environ, "OMP_NUM_THREADS": "1", forks.ADDRESS: address}
     finally:
         server.terminate()
@@ -117,25 +118,11 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         yield environment
 
 
-def wait_for(condition: object, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, "it never came to that"
-        time.sleep(0.01)
-
-
 def job_of(said: Path) -> int:
     """The pid of the process that trains, from the lock of its run."""
     lock = said / "results/smoke/checkpoints/dark_room_10x10/dt/seed_1/.lock"
-    wait_for(lambda: lock.exists() and lock.read_text(), 60)
+    wait_until(lambda: lock.exists() and lock.read_text(), "the run is begun", 60)
     return int(json.loads(lock.read_text())["pid"])
-
-
-def gone(pid: int) -> bool:
-    try:
-        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return True
 
 
 def words_of(command_line: Path) -> bytes:
@@ -268,10 +255,10 @@ def test_a_job_ends_with_its_caller_and_goes_on_later(
     job = job_of(smoke_workdir)
     assert job != caller.pid, "the job did not fork"
     checkpoints = smoke_workdir / "results/smoke/checkpoints/dark_room_10x10/dt/seed_1"
-    wait_for(lambda: list(checkpoints.glob("step_*.manifest.json")), 60)
+    wait_until(lambda: list(checkpoints.glob("step_*.manifest.json")), "a checkpoint is saved", 60)
     caller.send_signal(number)
     assert caller.wait(30) != 0
-    wait_for(lambda: gone(job), 30)
+    wait_until(lambda: not runs(job), "the job ends with its scheduler")
     assert not (smoke_workdir / "results/smoke/runs/dark_room_10x10/dt/seed_1/policy.safetensors").exists()
     command = [*CALLER, "train", *RUN]
     again = subprocess.run(command, cwd=smoke_workdir, env=warm, check=True, capture_output=True, text=True)
@@ -380,7 +367,7 @@ def test_ctrl_c_reaches_a_job_that_is_about_to_fork(tmp_path: Path) -> None:
             env=environment,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
-        wait_for((tmp_path / "socket.forked").exists, 30)
+        wait_until((tmp_path / "socket.forked").exists, "it has forked")
         caller.send_signal(signal.SIGINT)
         assert caller.wait(30) != 0
         time.sleep(1)
@@ -412,7 +399,9 @@ def test_what_a_killed_warm_left_is_swept_by_the_next_and_what_a_living_one_has_
         script = "import sys; from recollect.warm import warm; warm(['sleep', sys.argv[1]])"
         before = folders()
         process = subprocess.Popen([sys.executable, "-c", script, "60"], env=env, start_new_session=True)
-        wait_for(lambda: any(folder.name.startswith("recollect-warm-") for folder in folders() - before), 30)
+        wait_until(
+            lambda: any(folder.name.startswith("recollect-warm-") for folder in folders() - before), "it listens"
+        )
         return process
 
     killed = started()

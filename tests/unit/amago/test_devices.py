@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from processes import runs, spawned_by, wait_until
 from test_processes import rows_of
 from tiny_amago import GOALS, MAZE, goes_on_to_the_bit, run_in, settings_of
 
@@ -26,7 +27,6 @@ from recollect.amago.devices import Followers
 from recollect.amago.loop import Trainer
 from recollect.amago.share import Apart
 from recollect.artifacts.lock import run_lock
-from recollect.artifacts.processes import lives
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import verify
 from recollect.common.contract import Inputs
@@ -257,21 +257,6 @@ def test_collectors_play_while_two_devices_learn(tmp_path: Path) -> None:
 # ---- the first process is killed, or busy
 
 
-def children_of(pid: int | None) -> list[int]:
-    found = []
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-            found.append(int(child))
-    return found
-
-
-def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked up in /proc")
 def test_where_the_first_process_is_killed_the_others_end_and_the_run_goes_on_to_the_bit(
@@ -280,11 +265,13 @@ def test_where_the_first_process_is_killed_the_others_end_and_the_run_goes_on_to
     first = multiprocessing.get_context("fork").Process(target=learn_in, args=(tmp_path,))
     first.start()
     try:
-        wait_for(lambda: list((tmp_path / "checkpoints").glob("step_*.manifest.json")))
-        (other,) = children_of(first.pid)
+        wait_until(
+            lambda: list((tmp_path / "checkpoints").glob("step_*.manifest.json")), "a checkpoint is saved", seconds=60
+        )
+        (other,) = spawned_by(first.pid)
         os.kill(int(first.pid or 0), signal.SIGKILL)
         first.join()
-        wait_for(lambda: not lives(other), 5.0)
+        wait_until(lambda: not runs(other), "the other process ends", seconds=5)
     finally:
         first.kill()
         first.join()
@@ -338,8 +325,8 @@ def job(folder: Path, agent: str) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked up in /proc")
 def test_a_first_process_that_does_not_notice_a_death_is_ended(tmp_path: Path) -> None:
     with job(tmp_path, "SleepingAgent") as first:
-        wait_for(lambda: "asleep" in (tmp_path / "said").read_text())
-        (other,) = children_of(first.pid)
+        wait_until(lambda: "asleep" in (tmp_path / "said").read_text(), "the other process sleeps", seconds=60)
+        (other,) = spawned_by(first.pid)
         os.kill(other, signal.SIGKILL)
         began = time.monotonic()
         assert first.wait(30) == 2 and time.monotonic() - began < devices.GRACE + 5
@@ -353,7 +340,11 @@ def test_sigterm_to_all_processes_lets_the_run_save_and_go_on_to_the_bit(
 ) -> None:
     with job(tmp_path, "Agent") as first:
         checkpoints = tmp_path / "run" / "checkpoints"
-        wait_for(lambda: list(checkpoints.glob("step_*.manifest.json")) or first.poll() is not None)
+        wait_until(
+            lambda: list(checkpoints.glob("step_*.manifest.json")) or first.poll() is not None,
+            "a checkpoint is saved",
+            60,
+        )
         os.killpg(first.pid, signal.SIGTERM)
         assert first.wait(30) == 75
     assert learn_in(tmp_path / "run") and result_in(tmp_path / "run") == undisturbed

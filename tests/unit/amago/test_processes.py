@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from processes import spawned_by
 from tiny_amago import GOALS, MAZE, collector_of, run_in, settings_of
 
 from recollect.amago import amago, training
@@ -342,14 +343,6 @@ def learn_slowly(folder: Path) -> None:
         training.train(SlowAgent, settings, Inputs(), run)
 
 
-def collector_of_process(pid: int) -> int:
-    """The process that this one started to collect."""
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-            return int(child)
-    raise AssertionError("there is no collector")
-
-
 def files_in(folder: Path) -> dict[str, tuple[int, int]]:
     found = {}
     for path in folder.rglob("*"):
@@ -370,11 +363,11 @@ def test_the_collector_of_a_killed_learner_ends_with_it_and_writes_no_more(tmp_p
             assert learner.is_alive() and time.monotonic() < end
             time.sleep(0.05)
         time.sleep(0.2)  # the collector is in its next chunk
-        collector = collector_of_process(int(learner.pid or 0))
+        (collector,) = spawned_by(int(learner.pid or 0))
         for number in (signal.SIGTERM, signal.SIGINT):  # as to all processes of a job: the learner saves first
             os.kill(collector, number)
         time.sleep(0.2)
-        assert collector_of_process(int(learner.pid or 0)) == collector
+        assert spawned_by(int(learner.pid or 0)) == [collector]
         os.kill(int(learner.pid or 0), signal.SIGKILL)
         learner.join()
         with run_lock(folder):  # waits for the collector's end, which holds it, too

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
+from processes import runs, wait_until
 
 from recollect.artifacts import lease
 from recollect.artifacts.lease import device_lease, parse_nvidia_smi
@@ -170,17 +171,6 @@ time.sleep(60)
 """
 
 
-def gone(pid: int) -> bool:
-    for _ in range(200):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except FileNotFoundError:
-            return True
-        time.sleep(0.05)
-    return False
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the parent-death signal is Linux's own")
 def test_a_job_dies_with_its_killed_parent(start) -> None:
     parent = start(
@@ -190,7 +180,7 @@ def test_a_job_dies_with_its_killed_parent(start) -> None:
     job = int(line(parent))
     os.kill(job, 0)
     parent.kill()
-    assert gone(job)
+    wait_until(lambda: not runs(job), "the job ends with its parent")
 
 
 LATE = """
@@ -217,7 +207,7 @@ def test_a_process_whose_parent_was_killed_before_it_could_ask_ends_too(tmp_path
         late = int(line(parent))
         parent.kill()
         parent.wait()
-        assert gone(late)
+        wait_until(lambda: not runs(late), "it ends, too")
 
 
 @pytest.mark.quick("True")
@@ -238,7 +228,7 @@ def test_a_job_behind_a_shell_dies_with_its_killed_scheduler(pidfd: bool, tmp_pa
             scheduler.kill()
             scheduler.wait()
             if dies:
-                assert gone(job)
+                wait_until(lambda job=job: not runs(job), "the job ends with its scheduler")
             else:
                 time.sleep(0.3)
                 os.kill(job, signal.SIGKILL)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
+from processes import runs, wait_until
 from tiny_amago import collector_of, settings_of
 
 from recollect.amago.network import WorldShape
@@ -115,13 +116,6 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop("camera_things", None)
     for name in (CAMERA, "camera_things/Count-v0", "camera_things/Walk-v0", "Unlimited-v0"):
         gymnasium.registry.pop(name, None)
-
-
-def lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def make(count: int, mode: AutoresetMode = AutoresetMode.DISABLED, **options: Any) -> Any:
@@ -293,7 +287,7 @@ def test_processes_go_on_until_their_job_has_saved_and_end_with_it(
     """What stops a job goes to all its processes, as Ctrl-C from a terminal or SIGTERM from SLURM; a kill goes to it alone."""
     assert owner.stdout is not None
     pids = [int(pid) for pid in owner.stdout.readline().split()]
-    assert len(pids) == 2 and all(map(lives, pids))
+    assert len(pids) == 2 and all(map(runs, pids))
     for number in told:
         os.killpg(owner.pid, number)
         time.sleep(0.1)  # or the second is told first
@@ -301,10 +295,7 @@ def test_processes_go_on_until_their_job_has_saved_and_end_with_it(
         owner.kill()
     else:
         assert owner.stdout.readline().strip() == "2" and owner.wait(timeout=60) == 75
-    end = time.monotonic() + 30
-    while any(map(lives, pids)):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_until(lambda: not any(map(runs, pids)), "its processes end with it")
 
 
 def test_a_process_that_dies_is_reported_and_the_others_end() -> None:
@@ -316,7 +307,7 @@ def test_a_process_that_dies_is_reported_and_the_others_end() -> None:
         for _ in range(3):
             world.step(np.array([0, 1]))
     world.close()
-    assert not any(map(lives, pids))
+    assert not any(map(runs, pids))
 
 
 WALK: dict[str, Any] = {"id": "camera_things/Walk-v0", "metrics": ["steps gone"]}

@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from processes import runs, wait_until
 
 from recollect.artifacts import threads
 from recollect.environments import parallel, registry, world_processes
@@ -203,7 +203,7 @@ def test_a_process_that_dies_is_reported_and_new_worlds_get_new_ones() -> None:
     with pytest.raises(UserError, match="ended by signal SIGKILL"):
         for _ in range(3):
             world.step(np.zeros(B, np.int64))
-    wait_until(lambda: not any(map(lives, pids)), "the other process ends, too")
+    wait_until(lambda: not any(map(runs, pids)), "the other process ends, too")
     _, world = both("dark_room")
     world.reset()
     world.step(np.zeros(B, np.int64))
@@ -243,7 +243,7 @@ def test_no_answer_is_taken_for_another() -> None:
         patch.setattr(world_processes.Pool, "_answers", interrupted)
         with pytest.raises(KeyboardInterrupt):
             world.step(np.zeros(B, np.int64))
-    assert world_processes.Pool._answers is read and not any(map(lives, pool.pids))
+    assert world_processes.Pool._answers is read and not any(map(runs, pool.pids))
     with pytest.raises(UserError, match="have ended"):
         world.step(np.zeros(B, np.int64))
     _, world = both("dark_room")
@@ -385,10 +385,10 @@ def test_a_job_that_is_told_to_stop_can_still_save_its_worlds(owner: subprocess.
     """SIGTERM goes to all processes of a job, as from SLURM or `kill -- -PGID`."""
     assert owner.stdout is not None
     pids = [int(pid) for pid in owner.stdout.readline().split()]
-    assert len(pids) == 2 and all(map(lives, pids))
+    assert len(pids) == 2 and all(map(runs, pids))
     os.killpg(owner.pid, signal.SIGTERM)
     assert owner.stdout.readline().strip() == "4" and owner.wait(timeout=60) == 0
-    wait_until(lambda: not any(map(lives, pids)), "its processes end with it")
+    wait_until(lambda: not any(map(runs, pids)), "its processes end with it")
 
 
 @pytest.mark.slow
@@ -396,18 +396,4 @@ def test_processes_of_a_killed_job_end(owner: subprocess.Popen[str]) -> None:
     assert owner.stdout is not None
     pids = [int(pid) for pid in owner.stdout.readline().split()]
     owner.kill()
-    wait_until(lambda: not any(map(lives, pids)), "its processes end")
-
-
-def lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def wait_until(true: Callable[[], bool], what: str, seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
+    wait_until(lambda: not any(map(runs, pids)), "its processes end")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import runs, wait_until
 
 from recollect.environments import procgen_worker, worker
 from recollect.environments.worker import Worker, find_python
@@ -56,20 +57,6 @@ print(sum(started.ask("get_state")[0]["sizes"]) > 1000, flush=True)
 
 def start(**options: Any) -> Worker:
     return Worker("procgen", Path(sys.executable), SCRIPT, FIELDS, {}, **options)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def gone_within(pid: int, seconds: float) -> bool:
-    until = time.monotonic() + seconds
-    while is_alive(pid) and time.monotonic() < until:
-        time.sleep(0.02)
-    return not is_alive(pid)
 
 
 def play(playing: Worker, actions: list[int]) -> tuple[list[float], list[bool], list[int]]:
@@ -124,7 +111,7 @@ def test_a_worker_that_dies_or_fails_within_a_step_is_reported_with_what_it_said
     play(playing, [0, 0])
     with pytest.raises(UserError, match=said):
         play(playing, [0, 0])
-    assert not is_alive(playing.pid)
+    assert not runs(playing.pid)
     with pytest.raises(UserError, match="has ended"):
         play(playing, [0, 0])
 
@@ -148,7 +135,7 @@ def test_a_slow_answer_is_waited_for_and_one_that_never_comes_is_not(monkeypatch
     hanging.ask("begin", which=GAMES)
     with pytest.raises(UserError, match="did not answer 'step' within 1 s"):
         play(hanging, [0, 0])
-    assert not is_alive(hanging.pid)
+    assert not runs(hanging.pid)
 
 
 def test_a_worker_of_another_protocol_is_refused_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,20 +160,20 @@ def test_the_real_script_says_so_too_where_procgen_is_missing() -> None:
 def test_a_world_that_is_no_longer_used_takes_its_worker_along() -> None:
     playing = start()
     pid = playing.pid
-    assert is_alive(pid)
+    assert runs(pid)
     del playing
     gc.collect()
-    assert gone_within(pid, 2)
+    wait_until(lambda: not runs(pid), "the worker ends", seconds=2)
 
 
 def test_a_killed_parent_leaves_no_worker() -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
-    assert is_alive(pid)
+    assert runs(pid)
     parent.kill()
     parent.wait()
-    assert gone_within(pid, 10)
+    wait_until(lambda: not runs(pid), "the worker ends", seconds=10)
 
 
 @pytest.mark.slow
@@ -200,7 +187,7 @@ def test_a_killed_parent_leaves_no_worker_even_where_a_child_holds_its_connectio
     time.sleep(0.2)
     parent.kill()
     parent.wait()
-    assert gone_within(pid, 10)
+    wait_until(lambda: not runs(pid), "the worker ends", seconds=10)
 
 
 def test_a_job_that_is_told_to_stop_can_still_save_its_games() -> None:
@@ -212,7 +199,7 @@ def test_a_job_that_is_told_to_stop_can_still_save_its_games() -> None:
         os.killpg(job.pid, number)
         time.sleep(0.1)  # or the second is told first
     assert job.stdout.readline().strip() == "True" and job.wait(timeout=60) == 0
-    assert gone_within(pid, 10)
+    wait_until(lambda: not runs(pid), "the worker ends", seconds=10)
 
 
 def test_a_worker_that_is_told_to_stop_while_it_begins_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +223,7 @@ def test_a_forked_copy_of_the_parent_does_not_end_the_worker() -> None:
         playing.close()
         os._exit(0)
     os.waitpid(child, 0)
-    assert is_alive(playing.pid)
+    assert runs(playing.pid)
     assert play(playing, [4, 0])[2] == [5 * 37 % 256, 8 * 37 % 256]
 
 

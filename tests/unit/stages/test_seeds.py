@@ -13,10 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from processes import runs, wait_until
 
 from recollect import cli
 from recollect.artifacts import lease
-from recollect.artifacts.processes import lives
 from recollect.artifacts.stopping import STATUS, saves_on_sigterm
 from recollect.stages import records
 from recollect.stages import seeds as seeds_of
@@ -97,13 +97,6 @@ def begun(count: int) -> dict[str, int]:
 
 def status(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def gone(pids: dict[str, int]) -> bool:
-    end = time.monotonic() + 10
-    while any(lives(pid) for pid in pids.values()) and time.monotonic() < end:
-        time.sleep(0.01)
-    return not any(lives(pid) for pid in pids.values())
 
 
 def test_a_seed_that_is_named_twice_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,5 +192,5 @@ def test_however_the_command_ends_its_seeds_end(
     pids = begun(2)
     os.kill(command, number)
     assert status(command) == wanted
-    assert gone(pids)
+    wait_until(lambda: not any(map(runs, pids.values())), "its processes end with it", seconds=10)
     assert len(begun(2)) == 2, "another began after the signal"
