@@ -169,8 +169,9 @@ def serve(place: str, more: Sequence[str]) -> None:
     importlib.import_module("snakemake.cli").get_argument_parser()  # finds and imports Snakemake's plug-ins
     gc.freeze()  # no process looks through all that again
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(place)
+        listener.bind(place + ".new")
         listener.listen(16)
+        os.rename(place + ".new", place)  # whoever finds the socket is answered
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that answer callers
         while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
             caller, _ = listener.accept()

@@ -197,8 +197,9 @@ def serve(address: str, parent: int) -> NoReturn:
     signal.signal(signal.SIGCHLD, lambda received, frame: None)
     listener = socket.socket(socket.AF_UNIX)
     with _short(address) as path:
-        listener.bind(path)
-    listener.listen(64)
+        listener.bind(path + ".new")
+        listener.listen(64)
+        os.rename(path + ".new", path)  # whoever finds the socket is answered
     sources: list[Any] = [listener, ended]
     jobs: dict[int, socket.socket] = {}
     while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -49,7 +50,7 @@ pytestmark = pytest.mark.usefixtures("in_the_repository")
 
 def measured(name: str, only: list[str] | None = None) -> tuple[list[Row], dict[str, Any]]:
     found: list[Any] = []
-    one_line.measure(name, device="cpu", quick=True, seconds=60, hand_on=found.append, only=only)
+    one_line.measure(name, device="cpu", quick=True, seconds=math.inf, hand_on=found.append, only=only)
     return [one for one in found if isinstance(one, Row)], next((one for one in found if isinstance(one, dict)), {})
 
 
@@ -184,7 +185,9 @@ def test_rates_are_handed_on_before_anything_is_compared(monkeypatch: pytest.Mon
     monkeypatch.setattr(one_line.Cases, "compared", ended)
     found: list[Any] = []
     with pytest.raises(SystemExit):
-        one_line.measure("gpt_50", device="cpu", quick=True, seconds=60, hand_on=found.append, only=[AS_SET, "fp32"])
+        one_line.measure(
+            "gpt_50", device="cpu", quick=True, seconds=math.inf, hand_on=found.append, only=[AS_SET, "fp32"]
+        )
     rows = [row for row in found if isinstance(row, Row)]
     assert [(row.part, row.variant) for row in rows] == [("update", AS_SET), ("acting", AS_SET), ("update", "fp32")]
     assert all(row.rate and row.within is None for row in rows)
@@ -268,7 +271,7 @@ def test_a_part_is_handed_on_before_the_next_one_begins(monkeypatch: pytest.Monk
     monkeypatch.setattr(one_line, "subject_of", lambda line, case: Subject(parts, lambda: np.zeros(1), {}))
     found: list[Any] = []
     with pytest.raises(SystemExit):
-        one_line.measure("gpt_50", device="cpu", quick=True, seconds=60, hand_on=found.append, only=[AS_SET])
+        one_line.measure("gpt_50", device="cpu", quick=True, seconds=math.inf, hand_on=found.append, only=[AS_SET])
     assert [(row.part, row.rate) for row in found if isinstance(row, Row)] == [("update", 5.0)]
 
 
