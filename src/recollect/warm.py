@@ -166,7 +166,8 @@ def _private_folder() -> Iterator[Path]:
 
 
 def _remove(folder: Path) -> None:
-    (folder / "socket").unlink(missing_ok=True)
+    for name in ("socket", "socket.new"):
+        (folder / name).unlink(missing_ok=True)
     folder.rmdir()
 
 
