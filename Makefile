@@ -14,7 +14,7 @@ LOGGER = $$([ -t 2 ] && echo --logger rich)
 # The figure that is soonest made.
 FIRST := results/demo/figures/amago_dark_key_door.pdf
 # Tests run side by side, so each gets one thread.
-TEST = PYTHONHASHSEED=0 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2
+ONE_THREAD = PYTHONHASHSEED=0 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup procgen demo demo-all smoke forecast docs test test-all attack lint dry-run bench gpu lock release clean-env
@@ -50,10 +50,10 @@ docs: setup ## the documentation as a site, site/index.html: pages, gallery, sea
 	@echo "open site/index.html"
 
 test: setup ## the quick tests
-	$(TEST) --dist worksteal -m "not slow"
+	$(ONE_THREAD) tests/in_memory.sh $(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 test-all: setup ## all tests, those of minutes too
-	$(TEST) --dist loadgroup
+	$(ONE_THREAD) $(BIN)/pytest -n 2 --dist loadgroup
 
 attack: setup ## kill, flip, swap and feed nonsense: what docs/reliability.md promises, in under 40 minutes on two cores
 	$(BIN)/python -m attack

@@ -21,6 +21,7 @@ import pytest
 from made_once import made_once
 
 from recollect.settings import catalogue
+from recollect.settings.still import held_still
 
 # A property is no benchmark: on a busy machine a first example can take longer than the 200 ms that it is given.
 hypothesis.settings.register_profile("recollect", deadline=None)
@@ -116,10 +117,12 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in the repository itself, with its own configuration."""
+def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Work in the repository itself, with its own configuration, of which each file is read once."""
     monkeypatch.chdir(ROOT)
     monkeypatch.delenv("RECOLLECT_CONFIG", raising=False)
+    with held_still(anew=True):
+        yield
 
 
 @pytest.fixture
@@ -128,6 +131,7 @@ def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(ROOT / "config", tmp_path / "config")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RECOLLECT_CONFIG", raising=False)
+    monkeypatch.setattr("recollect.settings.still._still", False)  # a change is seen
     return tmp_path
 
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from published_settings import ROOT, TABLES, compare, page_of, runs_of, written
+from published_settings import TABLES, compare, page_of, runs_of, written
 
-from recollect.settings.still import held_still
 from recollect.settings.strict_yaml import parsed
 
 GROUP = 'groups: [{runs: ["dark_room_10x10/dt"], settings: {%s}}]\nours: {"*": "not part of this test"}\n'
 
 
-@pytest.fixture(autouse=True)
-def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.delenv("RECOLLECT_CONFIG", raising=False)
-    with held_still():
-        yield
+pytestmark = pytest.mark.usefixtures("in_the_repository")
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)

@@ -35,10 +35,7 @@ SPECIFIED = ("README.md", *(f"docs/{name}.md" for name in PAPERS_AND_GUIDES))
 DEMO_PICTURE = "docs/figures/radt_dark_room_10x10.png"
 
 
-@pytest.fixture(autouse=True)
-def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.delenv("RECOLLECT_CONFIG", raising=False)
+pytestmark = pytest.mark.usefixtures("in_the_repository")
 
 
 def text_of(page: str) -> str:

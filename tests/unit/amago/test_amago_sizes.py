@@ -36,9 +36,7 @@ COUNTED: list[tuple[str, str, dict[str, Any], tuple[int, int, int, int], int, in
 
 
 @pytest.fixture(autouse=True)
-def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.delenv("RECOLLECT_CONFIG", raising=False)
+def faked(monkeypatch: pytest.MonkeyPatch, in_the_repository: None) -> None:
     fake_amago_packages.install(monkeypatch)
 
 

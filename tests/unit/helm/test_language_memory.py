@@ -22,10 +22,7 @@ KINDS = {
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-@pytest.fixture(autouse=True)
-def in_the_repository(root, monkeypatch):
-    monkeypatch.chdir(root)
-    monkeypatch.delenv("RECOLLECT_CONFIG", raising=False)
+pytestmark = pytest.mark.usefixtures("in_the_repository")
 
 
 def memory(kind: str, length: int = 6, tokens: int = 2, **options):

@@ -35,10 +35,7 @@ RELEASED: list[tuple[str, int, int, int]] = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.delenv("RECOLLECT_CONFIG", raising=False)
+pytestmark = pytest.mark.usefixtures("in_the_repository")
 
 
 def table() -> list[tuple[str, list[str]]]:

@@ -33,9 +33,7 @@ RELEASED = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def in_the_repository(monkeypatch: pytest.MonkeyPatch, root: Path, plugins: None) -> None:
-    monkeypatch.chdir(root)
+pytestmark = pytest.mark.usefixtures("plugins", "in_the_repository")
 
 
 def section() -> str:

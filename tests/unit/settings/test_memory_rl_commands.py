@@ -41,10 +41,7 @@ RELEASED: list[tuple[str, int, str, str, int, int, dict[str, Any]]] = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.delenv("RECOLLECT_CONFIG", raising=False)
+pytestmark = pytest.mark.usefixtures("in_the_repository")
 
 
 def table() -> list[tuple[str, list[str]]]:

@@ -49,6 +49,7 @@ def test_histories_that_others_have_played_need_no_package_of_their_world(
             worlds.check_worlds([job])
 
 
+@pytest.mark.usefixtures("in_the_repository")
 def test_a_forecast_says_which_packages_are_missing_and_what_must_be_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worlds, "find_spec", lambda package: None)
     said = forecast.forecast("paper", ["helm_miniworld"]).text()

@@ -19,10 +19,7 @@ MINILM = "minilm (mean of its states) reads in place of transfo-xl-wt103"
 FIRST, SCALED = "only its first layer reads", "history vectors are standardised, times 0.3"
 
 
-@pytest.fixture(autouse=True)
-def in_the_repository(root, monkeypatch):
-    monkeypatch.chdir(root)
-    monkeypatch.delenv("RECOLLECT_CONFIG", raising=False)
+pytestmark = pytest.mark.usefixtures("in_the_repository")
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_it_cannot_be_trained(workdir: Path) -> None:
     assert not (workdir / "results").exists()
 
 
-def test_what_ablations_share_is_made_once(workdir: Path) -> None:
+def test_what_ablations_share_is_made_once(in_the_repository: None) -> None:
     made = plan("paper", ABLATIONS)
     files = [path for stage in STAGES for path in made.files(stage)]
     trained, played = made.files("run", "scores"), made.files("evaluate")

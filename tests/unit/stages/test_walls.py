@@ -16,6 +16,7 @@ import pytest
 from recollect.artifacts import fingerprint
 from recollect.settings import catalogue
 from recollect.settings.resolve import environment_mapping, figure_settings, method_mapping, names
+from recollect.settings.still import held_still
 from recollect.stages import provenance
 
 Pair = tuple[str, str]
@@ -34,9 +35,10 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def modules() -> dict[Pair, tuple[str, ...]]:
     """The modules behind the training of every (environment, method) of every figure."""
-    figures = [figure_settings(SCALE, name) for name in names("figures")]
-    pairs = {(env, method) for figure in figures for env in figure.environments for method in figure.methods}
-    return {pair: tuple(sorted(provenance.train_modules(SCALE, *pair))) for pair in sorted(pairs)}
+    with held_still():
+        figures = [figure_settings(SCALE, name) for name in names("figures")]
+        pairs = {(env, method) for figure in figures for env in figure.environments for method in figure.methods}
+        return {pair: tuple(sorted(provenance.train_modules(SCALE, *pair))) for pair in sorted(pairs)}
 
 
 def codes(package: Path, modules: dict[Pair, tuple[str, ...]]) -> dict[tuple[str, ...], str]:
