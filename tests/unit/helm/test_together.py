@@ -479,7 +479,8 @@ def test_what_cannot_be_trained_together_is_said(
         Company("helm", tmp_path, inputs, **chosen).train()
 
 
-def test_the_paper_scale_lists_what_can_be_trained_together(root: Path) -> None:
+@pytest.mark.usefixtures("in_the_repository")
+def test_the_paper_scale_lists_what_can_be_trained_together() -> None:
     listed = scale_settings("paper").ensembles
     found = set()
     for pairs in packs.packs("paper", hours={}).values():

@@ -108,9 +108,10 @@ def test_listing_variants_retrains_nothing(workdir: Path) -> None:
     assert provenance.train_settings("demo", ROOM, "radt.mine") != before[0]
 
 
-def test_every_listed_variant_resolves(workdir: Path) -> None:
+@pytest.mark.usefixtures("in_the_repository")
+def test_every_listed_variant_resolves() -> None:
     for method in names("methods"):
-        for variant in yaml.safe_load((workdir / f"config/methods/{method}.yaml").read_text()).get("variants", {}):
+        for variant in yaml.safe_load(Path(f"config/methods/{method}.yaml").read_text()).get("variants", {}):
             differs = False
             for env in (
                 ROOM,
