@@ -180,13 +180,16 @@ class Arm:
 
     def __init__(self) -> None:
         self._partially_observable, self.sawyer_observation_space = True, None
+        self._freeze_rand_vec, self.seeded_rand_vec, self._set_task_called = True, False, False
         self.data = SimpleNamespace(body=lambda name: SimpleNamespace(xpos=np.zeros(3)))  # the simulator's parts
 
     def seed(self, word: int) -> None:
         self.draws = np.random.RandomState(word)
 
     def reset(self) -> tuple[np.ndarray, dict[str, Any]]:
-        assert not self._partially_observable
+        assert not self._partially_observable and "sawyer_observation_space" not in vars(self)
+        # Positions follow from the seed: else they are those of a task that was set, or of numpy's global generator.
+        assert self.seeded_rand_vec and self._set_task_called and not self._freeze_rand_vec
         self.goal, self.hand = self.draws.uniform(0.5, 1, 3), np.zeros(3)
         return self.seen(), {}
 

@@ -557,6 +557,11 @@ def test_the_default_profile_overrides_nothing_of_a_chosen_one(name: str) -> Non
     }
 
 
+@pytest.mark.parametrize(("name", "times"), [("gpu", 1), ("cluster", 2)])
+def test_a_job_that_failed_is_tried_again_while_others_go_on(name: str, times: int) -> None:
+    assert profile(name)["retries"] == times and profile(name)["keep-going"]
+
+
 @pytest.mark.parametrize("name", ["default", "gpu", "cluster"])
 def test_snakemake_knows_every_key_of_a_profile(name: str) -> None:
     from snakemake.cli import get_argument_parser

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import gymnasium
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from recollect.environments.attempts import Attempts
 from recollect.environments.base import Task, WorldOptions
@@ -50,6 +50,14 @@ class Options(WorldOptions):
     observation: Shown = "whole"
     processes: bool = False
     metrics: list[str] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _attempts_to_reset_between(self) -> Options:
+        if self.soft_reset is not None and self.attempts == 1:
+            raise ValueError(
+                "soft_reset is about what happens between attempts: set attempts to 2 or more, or leave it out"
+            )
+        return self
 
 
 def tasks(split: str, **options: Any) -> list[Task]:

@@ -64,6 +64,13 @@ def tasks(split: str, **options: Any) -> list[Task]:
     return [Task(0, chosen.task, split)]
 
 
+def action_names(**options: Any) -> tuple[str, ...]:
+    """As many as the task has; the fourth of `Sign` ends the episode."""
+    task = Options.parse(options, "mini_world").task
+    names = ACTION_NAMES[: TASKS[task][1]]
+    return (*names[:3], "end") if task == "Sign" else names
+
+
 def load() -> Any:
     """The package, drawing without a display and with a list per environment. Raises UserError: it is not installed."""
     pyglet = needed("pyglet", "mini_world", family="miniworld")

@@ -126,6 +126,9 @@ def tasks(split: str, **options: Any) -> list[Task]:
         all_ = chosen.train_levels or "all"
         what = f"level {chosen.unseen_level} of split 'unseen' is one of those that are learned from (train_levels: {all_})"
         raise UserError(what, where="options of the world procgen: unseen_level", do="raise it, or lower train_levels")
+    if split == "seen" and 0 < chosen.train_levels <= chosen.seen_level:
+        what = f"level {chosen.seen_level} of split 'seen' is never learned from (train_levels: {chosen.train_levels})"
+        raise UserError(what, where="options of the world procgen: seen_level", do="lower it, or raise train_levels")
     if memory or split == "train":
         levels = {"start_level": 0, "num_levels": chosen.train_levels}
     elif split == "seen":

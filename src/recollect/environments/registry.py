@@ -67,9 +67,14 @@ def scene(name: str, options: Mapping[str, Any], task: base.Task) -> Scene | Non
     return seen
 
 
-def action_names(name: str) -> tuple[str, ...]:
-    """What a world's discrete actions are called, in their order; empty where its file has no ``ACTION_NAMES``."""
-    return tuple(getattr(_module(name), "ACTION_NAMES", ()))
+def action_names(name: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a world's discrete actions are called, in their order; empty where its file does not say.
+
+    It says so by ``ACTION_NAMES`` or, where they depend on the options, by a function ``action_names(**options)``.
+    """
+    module = _module(name)
+    of_options: Any = getattr(module, "action_names", None)
+    return tuple(of_options(**options) if of_options else getattr(module, "ACTION_NAMES", ()))
 
 
 def gymnasium_ids() -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -212,7 +212,7 @@ def trace(
         begins = None if drawn is None or is_in_context else standing(environment, split, task, episodes, seed)
         described.append({"index": task, "name": listed[task].name, "scene": drawn, "begins": begins})
     facts = {**about, "env": environment.name, "seed": seed, "split": split, "horizon": horizon, "tasks": described}
-    facts["actions"] = list(registry.action_names(environment.world))
+    facts["actions"] = list(registry.action_names(environment.world, environment.options))
     traced = recorder.trace(facts, [listed[task] for task in tasks_of_rows], [scenes[task] for task in tasks_of_rows])
     if "tokens" in traced.facts and isinstance(policy, Worded):
         tokens = np.unique(traced.facts["tokens"]).tolist()

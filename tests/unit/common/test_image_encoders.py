@@ -75,6 +75,13 @@ def test_random_weights_depend_on_the_seed_and_touch_no_global_generator() -> No
     assert torch.equal(before, torch.random.get_rng_state())
 
 
+def test_random_weights_are_lecun_normal_and_biases_zero() -> None:
+    weights = ImageEncoder(ImageSettings(width=64), (3, 16, 16)).network.state_dict()
+    for name in ("blocks.4.weight", "linear.weight"):
+        assert float(weights[name].std()) == pytest.approx(weights[name][0].numel() ** -0.5, rel=0.05)
+    assert not any(value.any() for name, value in weights.items() if name.endswith("bias"))
+
+
 def test_channels_may_stand_first_or_last_and_batches_do_not_matter() -> None:
     frames = images(BATCH + 3, 3, 8, 9)
     first = ImageEncoder(ImageSettings(width=8), (3, 8, 9))
@@ -107,6 +114,7 @@ def test_weights_come_from_a_sealed_file(tmp_path: Path) -> None:
     [
         ({"encoder": "impalla"}, (3, 8, 8), "did you mean 'impala'"),
         ({"encoder": "nature"}, (3, 35, 64), "35 x 64 are too small"),
+        ({"encoder": "nature"}, (3, 64, 35), "64 x 35 are too small"),
         ({}, (8, 8, 3), "set channels: last"),
         ({"channels": "last"}, (3, 64, 64), "set channels: first"),
         ({}, (6,), "are no images"),

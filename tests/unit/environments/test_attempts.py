@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from recollect.environments import registry
 from recollect.environments.attempts import Attempts
+from recollect.settings.errors import UserError
 
 
 class Camera(gymnasium.Env[Any, Any]):
@@ -110,6 +111,11 @@ def test_every_attempt_begins_anew_from_the_seed_or_draws_on_as_asked(soft_reset
     assert (shades[1:3] == shades[4:6] == shades[7:9]) == (soft_reset is None)
     said = [(each.get("seed"), each.get("options")) for each in given]
     assert said[1:] == 2 * [(given[0]["seed"], None) if soft_reset is None else (None, soft_reset)]
+
+
+def test_a_reset_between_attempts_is_refused_where_there_is_one_attempt() -> None:
+    with pytest.raises(UserError, match="soft_reset is about what happens between attempts"):
+        registry.tasks("gymnasium", {"id": "CartPole-v1", "soft_reset": {"same": True}}, "train")
 
 
 def test_a_rollout_of_attempts_goes_on_where_it_stood() -> None:

@@ -109,7 +109,7 @@ def test_what_is_seen_is_of_now_drawn_once_and_with_the_list_of_ones_own(monkeyp
 
     def draw() -> np.ndarray:
         drawn.append(mini_world._drawn.list)
-        return np.full((60, 80, 3), now[0], np.uint8)
+        return np.full((60, 80, 3), [now[0], 100, 200], np.uint8)
 
     def step(action: int) -> tuple[Any, ...]:
         now[0] += action
@@ -123,7 +123,8 @@ def test_what_is_seen_is_of_now_drawn_once_and_with_the_list_of_ones_own(monkeyp
         assert do() in (None, (0.5, True))
         for _ in range(2):
             mini_world._drawn.list = 1  # another one's
-            assert (player.look() == shade).all() and player.look().shape == mini_world.SHAPE
+            assert player.look().shape == mini_world.SHAPE
+            assert [np.unique(colour).tolist() for colour in player.look()] == [[shade], [100], [200]]
     assert drawn == [7] * 3
 
 
@@ -170,6 +171,21 @@ def test_collect_health_which_only_death_ends_has_no_success(monkeypatch: pytest
         *_, info = world.step(np.array([0]))
         assert ("success" in info) == (task != "CollectHealth"), task
         assert task == "CollectHealth" or info["success"].tolist() == [True]
+
+
+def test_actions_are_called_what_they_do_in_their_task() -> None:
+    named = {task: registry.action_names("mini_world", {"task": task}) for task in TASKS}
+    assert [len(names) for names in named.values()] == [8, 3, 3, 5, 8, 4, 3, 3]
+    assert named["PickupObjects"][3] == "back" and named["Sign"][3] == "end"
+
+
+def test_tasks_have_the_published_steps_and_actions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Specification 2.4."""
+    monkeypatch.setattr(mini_world, "Player", Ending)
+    worlds: list[Any] = [make(task, [0]) for task in TASKS]
+    steps, actions = [1000, 250, 300, 400, 250, 20, 280, 280], [8, 3, 3, 5, 8, 4, 3, 3]
+    assert [world.horizon for world in worlds] == steps
+    assert [world.single_action_space.n for world in worlds] == actions
 
 
 @with_miniworld

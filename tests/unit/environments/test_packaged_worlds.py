@@ -253,6 +253,16 @@ def test_actions_are_mapped_onto_bounds_that_are_as_far_apart_as_their_type_has(
     assert [float(action[0]) for action in found] == pytest.approx(meant, rel=1e-6, abs=0.6)
 
 
+def test_a_picture_is_drawn_also_of_an_environment_that_was_made_without_pictures() -> None:
+    class Drawn(gymnasium.Env[Any, Any]):
+        observation_space, action_space = Box(0, 1, (2,), np.float32), Discrete(2)
+
+        def render(self) -> Any:
+            return np.ones((4, 5, 3)) if self.render_mode == "rgb_array" else None
+
+    assert Plain(Drawn(), "test").render().shape == (4, 5, 3)
+
+
 def test_popgym_has_amagos_39_tasks_and_numpys_own_generator_is_left_alone(fakes: None) -> None:
     """Names of the paper: specification 4.2."""
     paper = {"Autoencode", "Battleship", "Concentration", "CountRecall", "HigherLower", "MineSweeper", "MultiarmedBandit",
@@ -261,6 +271,14 @@ def test_popgym_has_amagos_39_tasks_and_numpys_own_generator_is_left_alone(fakes
     assert len(popgym.TASKS) == 39 and {name for name, _ in popgym.GAMES.values()} == paper
     with pytest.raises(UserError, match="no task 'RepeatFrist'"):
         popgym.tasks("train", task="RepeatFrist")
+    # One to sixteen decks of 52 cards; fields without mines; a field of ships; draws of an arm.
+    decks = {"Autoencode": (2, 4, 6), "CountRecall": (1, 2, 4), "HigherLower": (1, 2, 3), "RepeatFirst": (1, 8, 16)}
+    lengths = {
+        name: tuple(52 * deck - 1 for deck in of) for name, of in (decks | {"RepeatPrevious": (1, 2, 3)}).items()
+    }
+    lengths |= {"MineSweeper": (4**2 - 2, 6**2 - 6, 8**2 - 10), "Battleship": (8**2, 10**2, 12**2)}
+    lengths |= {"MultiarmedBandit": (200, 400, 600), "Concentration": (2 * 52, 4 * 52, 2 * 52)}
+    assert {name: popgym.GAMES[name][1] for name in lengths} == lengths
     bounds = {name: popgym.tasks("eval", task=name)[0].data["normalisation"]["from_random"] for name in popgym.TASKS}
     assert all(-1 < low < 0.3 and high == 1 for low, high in bounds.values())
     assert bounds["RepeatFirstHard"][0] == pytest.approx(-0.5, abs=0.03)  # one of four guesses is right
@@ -448,6 +466,18 @@ def test_what_was_completed_is_shown_a_step_later_where_that_is_asked_for(fakes:
     ).all()  # none of the next episode is completed
 
 
+def test_goals_of_later_are_hidden_where_that_is_asked_for(fakes: None) -> None:
+    for hide, shown in ((False, [-1, -1, 0, 0, 4]), (True, [-1, -1, -1, -1, 0])):
+        world = make("crafter", [0], hide_future=hide)
+        world.reset()
+        world._goals_BKW[0] = np.nan
+        world._goals_BKW[0, :3] = [
+            instructions.numbers(goal) for goal in ("collect_wood", "collect_wood", "place_table")
+        ]
+        seen = world.step(np.array([0]))[0][0, world.goal_part.where].astype(int) - 128
+        assert seen.reshape(5, 3)[:, 0].tolist() == shown
+
+
 def test_parts_of_an_observation_are_where_they_are_said_to_be(fakes: None) -> None:
     for kind, parts in (
         ("crop", ["image", "inventory", "goals"]),
@@ -553,6 +583,7 @@ def test_crafter_can_be_relabelled(fakes: None) -> None:
 
 def test_attempts_have_the_same_positions_and_success_is_the_share_of_them(fakes: None) -> None:
     world = make("meta_world_kshot", [0, 1], attempt_steps=6, attempts=3)
+    assert world.parts == 3 and make("meta_world_kshot", [0], attempts=3).horizon == 1500  # specification 4.5
     first = world.reset()[0]
     assert first[:, 39].tolist() == [1, 1] and not first[:, 36:39].any()
     goals = np.stack([player.now.inner.goal for player in world.players])
@@ -583,6 +614,11 @@ def test_splits_have_other_positions_and_benchmarks_their_published_tasks(fakes:
         assert (len(train), len(held_out)) == counts
         assert benchmark == "reach" or not set(train) & set(held_out)
         assert len(meta_world_kshot.tasks("each", benchmark=benchmark)) == counts[1]
+    assert meta_world_kshot.ML10_TRAIN == (
+        "reach", "push", "pick-place", "door-open", "drawer-close", "button-press-topdown", "peg-insert-side",
+        "window-open", "sweep", "basketball",
+    )  # fmt: skip
+    assert meta_world_kshot.ML10_EVAL == ("drawer-open", "door-close", "shelf-place", "sweep-into", "lever-pull")
     positions = {}
     for split in ("train", "eval"):
         world = make("meta_world_kshot", [0] * 4, split=split, attempt_steps=1, attempts=1, positions=3)
@@ -609,6 +645,12 @@ def test_frames_are_shrunk_by_area() -> None:
     np.testing.assert_allclose(retro_worker.shares(4, 2), [[0.5, 0.5, 0, 0], [0, 0, 0.5, 0.5]])
     np.testing.assert_allclose(retro_worker.shares(3, 2), [[2 / 3, 1 / 3, 0], [0, 1 / 3, 2 / 3]])
     np.testing.assert_allclose(retro_worker.shares(240, 96).sum(1), 1)
+
+
+def test_an_action_lasts_eight_frames_and_a_game_27_000_actions_at_most() -> None:
+    """Specification 4.8."""
+    chosen = retro.Options()
+    assert (chosen.frame_skip, chosen.horizon, chosen.border, chosen.buttons) == (8, 27_000, True, False)
 
 
 def test_starts_are_tasks_and_a_missing_package_or_game_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

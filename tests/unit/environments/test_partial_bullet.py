@@ -155,6 +155,73 @@ def test_tasks_need_no_package_and_a_missing_one_is_named(monkeypatch: pytest.Mo
             registry.tasks(WORLD, wrong, "train")
 
 
+UPRIGHT = [
+    ("ant", 0.27, 9, [1, 1, 1, 1], True),  # however it leans
+    ("ant", 0.26, 0, [0, 0, 0, 0], False),
+    ("cheetah", -9, 0.99, [1, 0, 0, 1, 0, 0], True),  # on its feet, however low
+    ("cheetah", 0, -1, [0] * 6, False),
+    *(("cheetah", 0, 0, [i == place for i in range(6)], False) for place in (1, 2, 4, 5)),  # shins and thighs
+    ("hopper", 0.81, -0.99, [1], True),
+    ("hopper", 0.8, 0, [0], False),
+    ("hopper", 0.9, -1, [0], False),
+    ("walker", 0.81, 0.99, [1, 1], True),
+    ("walker", 0.8, 0, [0, 0], False),
+    ("walker", 0.9, 1, [0, 0], False),
+]
+
+
+@pytest.mark.parametrize(("robot", "height", "pitch", "contacts", "alive"), UPRIGHT)
+def test_a_robot_is_upright_as_in_pybullet(
+    robot: str, height: float, pitch: float, contacts: list[int], alive: bool
+) -> None:
+    """`alive_bonus` of pybullet_envs/robot_locomotors.py."""
+    assert ROBOTS[robot].alive(height, pitch, np.array(contacts)) == alive
+
+
+@pytest.mark.parametrize(
+    ("robot", "torques"),
+    [
+        ("ant", [250] * 8),
+        ("cheetah", [108, 81, 54, 126, 54, 27]),
+        ("hopper", [75] * 3),
+        ("walker", [12, 12, 40, 40, 40, 40]),
+    ],
+)
+def test_motors_are_as_strong_as_in_pybullet_and_joints_begin_near_the_middle(
+    robot: str, torques: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Power of a robot times strength of its motors there (the stand-in has those with a name first)."""
+    fake_bullet.install(monkeypatch)
+    simulator, angles = Simulator(ROBOTS[robot], "all"), []
+    links = [motor.part.link for motor in (simulator.begin(0), simulator.motors)[1]]
+    for word in range(40):
+        simulator.begin(word)
+        angles += simulator.inner.angle[links].tolist()
+    assert 0.08 < max(angles) <= 0.1 and -0.1 <= min(angles) < -0.08
+    simulator.step(np.ones(len(torques), np.float32))
+    assert simulator.inner.torque[links].tolist() == pytest.approx(torques)
+
+
+def test_what_pays_is_progress_staying_upright_and_little_effort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs of PyBullet: 2 of power, 0.1 of torque, 0.1 for each joint at its limit; a contact is seen a step later."""
+    fake_bullet.install(monkeypatch)
+    simulator = Simulator(ROBOTS["hopper"], "all")
+    simulator.begin(3)
+    action = np.array([0.5, -0.25, 1], np.float32)
+    for _ in range(60):
+        before, contacts = simulator.distance, simulator.contact_F.tolist()
+        reward, fallen = simulator.step(action)
+        seen = simulator.look()
+        assert seen[-1:].tolist() == contacts
+        joints, speeds = seen[8:14:2], seen[9:14:2]
+        upright = seen[0] + simulator.first_height > 0.8 and abs(seen[7]) < 1
+        expected = (1 if upright else -1) + (before - simulator.distance) / 0.0165
+        expected -= 2 * np.abs(action * speeds).mean() + 0.1 * np.square(action).mean()
+        expected -= 0.1 * (np.abs(joints) > 0.99).sum()
+        assert reward == pytest.approx(expected, abs=1e-4) and fallen != upright
+    assert fallen and (np.abs(joints) > 0.99).any()
+
+
 # ------------------------------------------------------------------------------- against PyBullet's own environments
 
 

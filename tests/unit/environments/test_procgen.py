@@ -143,6 +143,10 @@ def test_the_memory_mode_is_that_of_helm(tmp_path: Path, monkeypatch: pytest.Mon
         assert (
             registry.make_world("procgen", memory, listed, np.zeros(6)).horizon == 2000
         )  # none is cut short of its own
+    # Specification 8.2: normalised by the returns of the hard mode.
+    returns = {task.name: task.data["normalisation"]["hns"] for task in listed}
+    of_hard = {"caveflyer": (2, 13.4), "dodgeball": (1.5, 19), "heist": (2, 10), "jumper": (1, 10), "maze": (4, 10)}
+    assert returns == {**of_hard, "miner": (1.5, 20)}
     assert [task.name for task in registry.tasks("procgen", {**memory, "game": "maze"}, "eval")] == ["maze"]
     assert make([0], game="maze", horizon=7, **memory).horizon == 7
     with pytest.raises(UserError, match="no game 'bigfish' with a memory mode"):
@@ -175,9 +179,21 @@ def test_the_memory_mode_reaches_the_worker(monkeypatch: pytest.MonkeyPatch) -> 
     assert memory.worker is None and asked == [{"distribution_mode": "memory"}]  # type: ignore[attr-defined]
 
 
+def test_the_seed_of_a_game_has_the_31_bits_that_procgen_takes_of_all_of_an_instances() -> None:
+    asked: list[int] = []
+    world: Any = make([0, 1, 2, 3])
+    world._started = SimpleNamespace(ask=lambda what, which: asked.extend(new["seed"] for new in which))
+    world._seeds_B[:] = [2**31 + 5, 6 << 32, 2**63 - 1, 7]
+    world._make(np.arange(4))
+    assert asked == [5, 6, 0, 7]
+
+
 def test_bad_splits_and_mixed_ones_are_refused() -> None:
     with pytest.raises(UserError, match="did you mean 'unseen'"):
         registry.tasks("procgen", {}, "unsen")
+    with pytest.raises(UserError, match="level 200 of split 'seen' is never learned from"):
+        registry.tasks("procgen", {"seen_level": 200}, "seen")
+    assert registry.tasks("procgen", {"seen_level": 10**6, "train_levels": 0}, "seen")  # all levels are learned from
     mixed = [registry.tasks("procgen", {}, split)[0] for split in ("train", "seen")]
     with pytest.raises(UserError, match="different lengths"):
         registry.make_world("procgen", {}, mixed, np.zeros(2))
@@ -240,6 +256,8 @@ def test_a_world_with_a_set_state_goes_on_to_the_bit(player: str) -> None:
     np.testing.assert_array_equal(other.reset()[0], world.reset()[0])
     with pytest.raises(UserError, match="another number of games"):
         make([1]).set_state(state)
+    with pytest.raises(UserError, match="the games' states are missing"):
+        other.set_state({**state, "games": state["games"][:-1]})
     with pytest.raises(UserError, match="missing"):
         other.set_state({name: array for name, array in state.items() if name != "games"})
 
@@ -260,8 +278,9 @@ def test_evaluated_episodes_are_cut_and_only_who_is_reset_begins_anew(player: st
     first_again = world.reset(options={"reset_mask": np.array([True, False])})[0]
     assert np.array_equal(first_again[0], start[0])
     assert np.array_equal(first_again[1], frames[1])
-    with pytest.raises(UserError, match="1 of 2 instances"):
-        world.step(np.full(2, 7))
+    for begin in (world.step, world.send):
+        with pytest.raises(UserError, match="1 of 2 instances"):
+            begin(np.full(2, 7))
     assert np.array_equal(world.reset(options={"reset_mask": np.array([False, True])})[0], start)
 
 

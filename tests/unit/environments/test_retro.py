@@ -70,16 +70,122 @@ def test_a_game_that_the_worker_would_not_find_is_refused_at_once(monkeypatch: p
     def listed(*inttype: Any) -> list[str]:
         return [GAME, "Own-Nes"] if inttype else [GAME]
 
+    def rom(game: str, *_: Any) -> str:
+        raise FileNotFoundError
+
     data = SimpleNamespace(
         list_games=listed,
         get_romfile_path=lambda *_: "rom",
-        list_states=lambda *_: [],
+        list_states=lambda *_: ["Level1"],
         Integrations=SimpleNamespace(ALL=15),
     )
     monkeypatch.setitem(sys.modules, "stable_retro", SimpleNamespace(data=data))
     retro.check_game(GAME)
     with pytest.raises(UserError, match="there is no game 'Own-Nes'"):
         retro.check_game("Own-Nes")
+    with pytest.raises(UserError, match=f"the game '{GAME}' has no start 'Level9'"):
+        make(1, starts=["Level1", "Level9"])
+    data.get_romfile_path = rom
+    with pytest.raises(UserError, match=f"there is no ROM of the game '{GAME}'"):
+        make(1)
+
+
+class Console:
+    """Stands in for a game of the package: its frame t is of shade t and pays t, and it is over at its seventh."""
+
+    system = "Nes"
+
+    def __init__(self, game: str, use_restricted_actions: str, render_mode: str) -> None:
+        self.kind, self.time, self.start, self.pressed = use_restricted_actions, 0, "Level1", [0, 0]
+        self.action_space = SimpleNamespace(n=9)
+        self.observation_space = SimpleNamespace(shape=(168, 192, 3))
+        self.em = SimpleNamespace(step=self.play, set_button_mask=self.press)
+        self.data = SimpleNamespace(
+            update_ram=self.noted, current_reward=lambda: self.known, is_done=lambda: self.known == 7
+        )
+
+    def load_state(self, start: str, where: str) -> None:
+        self.start = f"{start} of {where}"
+
+    def reset(self) -> tuple[np.ndarray, dict[str, Any]]:
+        self.time = self.known = 0
+        return self.get_screen(apply_rotation=True), {}
+
+    def press(self, mask: Any, player: int) -> None:
+        self.pressed[player] = mask
+
+    def play(self) -> None:
+        self.time += 1
+
+    def noted(self) -> None:
+        self.known = self.time
+
+    def action_to_array(self, action: Any) -> list[Any]:
+        return [np.atleast_1d(action).tolist(), ["second player"]]
+
+    def get_screen(self, apply_rotation: bool) -> np.ndarray:
+        return np.full((168, 192, 3), [self.time, 100, 200], np.uint8)
+
+
+@pytest.mark.parametrize("buttons", [False, True])
+def test_an_action_is_held_for_its_frames_whose_rewards_are_summed_up_to_the_end(
+    buttons: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the worker itself, also where the package is not: what it asks of a game, and what it shows of it."""
+    package = SimpleNamespace(
+        make=Console,
+        Actions=SimpleNamespace(FILTERED="bits", DISCRETE="choices"),
+        data=SimpleNamespace(Integrations=SimpleNamespace(DEFAULT="the default")),
+    )
+    monkeypatch.setitem(sys.modules, "stable_retro", package)  # type: ignore[arg-type]
+    arrays = {name: np.zeros(1, np.int64) for name in ("actions", "reward", "first")}
+    arrays |= {"action": np.arange(12 if buttons else 1), "frame": np.zeros((1, *retro.SHAPE_CHW), np.uint8)}
+    game = retro_worker.Game(arrays, {"game": "Mario", "frame_skip": 4, "border": True, "buttons": buttons})
+    assert (game.inner.kind, arrays["actions"][0]) == ("bits" if buttons else "choices", 9)
+    game.begin([{"start": None}])
+    assert game.inner.start == "Level1"
+    game.begin([{"start": "Level2"}])
+    assert game.inner.start == "Level2 of the default"
+    inside, whole = arrays["frame"][0][:, 2:-2, 2:-2], arrays["frame"][0]
+    for frames, reward, over in ((4, 1 + 2 + 3 + 4, False), (7, 5 + 6 + 7, True)):
+        game.step()
+        assert (game.inner.time, arrays["reward"][0], arrays["first"][0]) == (frames, reward, over)
+        assert game.inner.pressed == [list(range(9 if buttons else 1)), ["second player"]]
+        assert (inside == np.array([frames, 100, 200])[:, None, None]).all()
+        color = np.array([191, 40, 17])[:, None, None]  # specification 4.8: a border of 2 pixels in that of the console
+        assert all((side == color).all() for side in (whole[:, :2], whole[:, -2:], whole[..., :2], whole[..., -2:]))
+    game.begin([{"start": None}])
+    assert (inside[0] == 0).all()
+
+
+def test_games_are_told_together_and_that_one_is_over_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+
+    class Told:
+        """Stands in for a player whose game is over at once, and pays."""
+
+        def __init__(self, *of: Any) -> None:
+            self.worker = SimpleNamespace(arrays={"actions": [5]})
+
+        def begin(self, word: int) -> None: ...
+
+        def send(self, action: Any) -> None:
+            heard.append("send")
+
+        def step(self, action: Any) -> tuple[float, bool]:
+            heard.append("answer")
+            return 1.0, True
+
+        def look(self) -> np.ndarray:
+            return np.zeros(retro.SHAPE_CHW, np.uint8)
+
+    monkeypatch.setattr(retro, "check_game", lambda *of: None)
+    monkeypatch.setattr(retro, "Player", Told)
+    world = make(2)
+    world.reset()
+    *_, terminated, _, info = world.step(np.array([1, 2]))
+    assert heard == ["send", "send", "answer", "answer"]
+    assert terminated.all() and "success" not in info
 
 
 @with_retro

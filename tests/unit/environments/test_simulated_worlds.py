@@ -80,6 +80,10 @@ def test_task_lists_are_the_published_ones_and_need_no_package(monkeypatch: pyte
     assert held_out == ["bin-picking", "box-close", "hand-insert", "door-lock", "door-unlock"]
     held_out = [task.name for task in registry.tasks("dm_control", {}, "eval")]
     assert held_out == ["cartpole-balance", "finger-turn_hard", "pendulum-swingup", "reacher-hard", "walker-walk"]
+    domains = {"ball_in_cup": 2, "cartpole": 1, "cheetah": 6, "finger": 2, "fish": 5, "hopper": 4, "pendulum": 1}
+    domains |= {"point_mass": 2, "reacher": 2, "walker": 6}  # numbers of an action (Tassa et al. 2018)
+    tasks = [task for split in ("train", "eval") for task in registry.tasks("dm_control", {}, split)]
+    assert all(task.data["actions"] == domains[task.name.partition("-")[0]] for task in tasks)
     for name in PACKAGES:
         tasks = [task for split in ("train", "eval") for task in registry.tasks(name, {}, split)]
         assert len({task.name for task in tasks}) == len(tasks)
@@ -87,6 +91,11 @@ def test_task_lists_are_the_published_ones_and_need_no_package(monkeypatch: pyte
             random, mean = task.data["normalisation"]["data_normalised"]
             assert 0 <= random < mean <= task.data["target_return"] <= 2000, task.name
             assert mean < task.data["target_return"] or task.name == "pick-place"  # of whose data the mean is not known
+
+
+def test_episodes_are_as_long_as_published() -> None:
+    """RA-DT, specification 1.6 and 1.7."""
+    assert (meta_world.Options().horizon, dm_control.Options().horizon) == (200, 1000)
 
 
 def test_some_tasks_can_be_chosen_and_an_unknown_one_is_refused() -> None:
@@ -126,6 +135,9 @@ def test_slots_are_the_published_ones(monkeypatch: pytest.MonkeyPatch) -> None:
         [41, 142, 143, 203],
     ]  # zero or not
     assert os.environ["MUJOCO_GL"] == "egl"
+    monkeypatch.delenv("MUJOCO_GL")
+    make(("dm_control", FAKED), [0])
+    assert os.environ["MUJOCO_GL"] == "disabled"
     seen = dm_control.in_slots({"velocity": [1, 2], "height": 7.0, "to_target": np.array([[3.0, 4.0]])})
     assert {i: seen[i].item() for i in np.flatnonzero(seen)} == {14: 1, 15: 2, 142: 3, 143: 4, 203: 7}
 

@@ -204,6 +204,28 @@ def test_frames_of_any_size_and_type_are_seen():
     assert not torch.equal(model.images(picture), model.images(torch.zeros_like(picture)))
 
 
+def test_frames_of_another_size_are_resized_smoothly():
+    model, frame = (
+        DualEncoder(fresh(), "minilm", "cpu"),
+        torch.rand(1, 3, 150, 200, generator=torch.Generator().manual_seed(0)),
+    )
+    resized = F.interpolate(frame, (56, 56), mode="bilinear", align_corners=False, antialias=True)
+    torch.testing.assert_close(model.images(frame), model.images(resized))
+
+
+def test_a_picture_becomes_what_the_network_written_plainly_makes_of_it():
+    net, x = fresh().image, torch.rand(3, 3, 56, 56, generator=torch.Generator().manual_seed(0))
+    of = {
+        name: (getattr(net, name).weight, getattr(net, name).bias) for name in ("tiles", "mix", "neighbours", "linear")
+    }
+    mixed = F.conv2d(F.conv2d(2 * x - 1, *of["tiles"], stride=TILE).relu(), *of["mix"]).relu()
+    both = torch.cat([mixed, F.conv2d(mixed, *of["neighbours"], padding=1).relu()], 1)
+    cells = torch.arange(VIEW)
+    near = 1 / (1 + (cells[:, None] - AGENT[1]).abs() + (cells - AGENT[0]).abs())
+    read = torch.cat([both.mean((2, 3)), both.amax((2, 3)), (both * near).amax((2, 3))], 1)
+    torch.testing.assert_close(net(x), F.linear(read, *of["linear"]))
+
+
 def test_a_model_is_judged_by_pictures_of_kinds_that_it_never_saw(monkeypatch):
     drawn = []
 

@@ -531,3 +531,22 @@ def test_a_calibration_plays_at_random_by_its_seed_and_begins_ended_episodes_ane
     assert all(np.array_equal(one, other) for one, other in zip(begun, ended, strict=True))
     one, same, other = np.stack(taken).reshape(3, 20, 4)
     assert np.array_equal(one, same) and not np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_as_many_images_are_kept_as_the_settings_say(method: str, inputs: Inputs) -> None:
+    history: Any = trainer_of(method, inputs, cached_frames=3).agent.history
+    history.reader(images_of())
+    assert len(history.reader.cache.arrays()["keys"]) == 3
+
+
+def test_images_that_were_read_are_not_read_again_after_a_resume(
+    inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, again = (trainer_of("helm", inputs).agent for _ in range(2))
+    for one in (agent, again):
+        one.start(5)
+    agent.see(images_of())
+    again.load_state({name: torch.as_tensor(value).clone() for name, value in agent.state_arrays().items()})
+    monkeypatch.setattr(again.history.reader.cache, "function", lambda queries: pytest.fail("read again"))
+    again.see(images_of())

@@ -172,6 +172,17 @@ def test_a_frame_is_made_as_the_released_code_makes_it():
     assert torch.equal(preprocessed(torch.zeros(1, 3, 224, 224), 224, "crop")[0, :, 5, 5], (-mean / std).flatten())
 
 
+def test_colours_are_standardised_with_the_published_numbers():
+    assert MEAN == (0.48145466, 0.4578275, 0.40821073)  # specification 3.2
+    assert STD == (0.26862954, 0.26130258, 0.27577711)
+
+
+def test_of_a_tall_frame_the_middle_is_kept_and_half_a_pixel_is_rounded_as_torchvision_does():
+    mean, std = torch.tensor(MEAN)[:, None, None], torch.tensor(STD)[:, None, None]
+    frame = torch.rand(1, 3, 91, 60, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(preprocessed(frame, 60, "crop"), (frame[:, :, 16:76] - mean) / std)
+
+
 def test_the_centre_crop_cuts_an_eighth_on_each_side_and_a_squashed_frame_keeps_it():
     frame = torch.zeros(1, 3, 60, 80)
     frame[..., :9] = 1.0
@@ -232,6 +243,17 @@ def test_ids_are_bytes_then_merges_and_a_word_that_ends_decodes_with_a_space(tmp
     assert strings.count("\ufffd") == 128
 
 
+def test_texts_stand_between_start_and_end_in_small_letters_and_at_most_77_tokens_are_kept(tmp_path, monkeypatch):
+    path = tmp_path / "merges.txt"
+    path.write_text("#version: 0.2\nr e\nre d</w>\nre d\nk e\nke y</w>\n")
+    monkeypatch.setattr(clip_vocabulary, "MERGES", 5)
+    vocabulary = ClipVocabulary(path)
+    red, key, start, end = (vocabulary.ids[word] for word in ("red</w>", "key</w>", "<|startoftext|>", "<|endoftext|>"))
+    short, long = vocabulary.tokens(["Red  key", "red " * 100])
+    assert short.tolist() == [start, red, key, end]
+    assert long.tolist() == [start, *[red] * 75, end]
+
+
 # ------------------------------------------------------------------------------------------------------ loading, fetching
 
 
@@ -276,6 +298,39 @@ def test_a_clip_that_was_fetched_encodes_frames_and_texts_of_any_length_alike_in
     assert vision_language.ClipVocabulary.made == 1  # it takes most of a second
     with pytest.raises(UserError, match=r"images have shape \[N, 3, H, W\]"):
         model.images(torch.zeros(5, 56, 56, 3))
+
+
+def test_a_residual_network_sees_an_image_alike_in_any_company_and_needs_no_count_of_batches(small_clip, monkeypatch):
+    network, path = drawn(SMALL_RESNET), small_clip[1]
+    monkeypatch.setitem(vision_language.SHAPES, "clip_vit_b16", SMALL_RESNET)
+    state = {
+        name: tensor.numpy() for name, tensor in network.state_dict().items() if tensor.ndim or "batches" not in name
+    }
+    write_arrays(path, state, kind=KIND)
+    model = vision_language_model("clip-vit-b16", None, model=path, device="cpu")
+    frames = torch.randint(0, 256, (5, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    expected = network.images(preprocessed(frames.float() / 255, 64, "crop")).detach()
+    torch.testing.assert_close(model.images(frames), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_a_list_of_merges_that_was_damaged_is_not_read(small_clip, monkeypatch):
+    _, path = small_clip
+    monkeypatch.setattr(vision_language, "ClipVocabulary", lambda path: pytest.fail("it was read"))
+    model = vision_language_model("clip-vit-b16", None, model=path, device="cpu")
+    path.with_name("merges.txt").write_text("nine")
+    with pytest.raises(UserError, match="sha256"):
+        model.texts(["key"])
+
+
+def test_the_image_encoder_alone_has_the_precision_that_a_scale_says(small_clip, workdir):
+    own = {
+        "description": "d",
+        "extends": "smoke",
+        "vision_language_models": {"clip-vit-b16": {"precision": "bfloat16"}},
+    }
+    (workdir / "config/scales/own.yaml").write_text(yaml.safe_dump(own))
+    network = vision_language_model("clip-vit-b16", "own", model=small_clip[1], device="cpu").network
+    assert network.visual.conv1.weight.dtype == torch.bfloat16 and network.token_embedding.weight.dtype == torch.float32
 
 
 def test_a_model_is_read_once_while_anybody_sees_with_it_and_again_when_its_file_changed(small_clip):
@@ -354,6 +409,13 @@ def test_a_file_that_is_not_pinned_or_may_be_a_pickle_is_not_fetched(tmp_path, m
     with pytest.raises(UserError, match=said):
         provide(hub_settings(**changes), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_fetched_for_a_network_that_is_unknown(tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *a, **k: pytest.fail("the network was used"))
+    with pytest.raises(UserError, match="no network named 'clip_rn5'") as refused:
+        provide(hub_settings().model_copy(update={"network": "clip_rn5"}), tmp_path)
+    assert "clip_rn50" in refused.value.do
 
 
 def test_a_fetched_file_is_checked_sealed_under_its_own_name_and_not_fetched_twice(tmp_path, monkeypatch):

@@ -110,6 +110,27 @@ def test_demonstrations_are_read_in_the_first_step_of_the_first_episode(
     assert np.isfinite(facts["retrieved_similarity"][:, 0]).tolist() == [True, False, True]
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_memory_has_room_for_all_episodes_beside_the_demonstrations(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    policy, _ = taught(tiny, tmp_path, monkeypatch, shared=shared)
+    start = policy.start
+    policy.start = lambda *given: (start(*given), policy.brief(TASKS))
+    play(policy, 40, [{11, 23, 35}] * 3)  # nine windows a row
+    assert policy.own.memory.count_E.tolist() == ([10 + 27] if shared else [5 + 9, 9, 5 + 9])
+
+
+def test_there_may_be_more_demonstrations_than_episodes_that_are_played(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = taught(tiny, tmp_path, monkeypatch, episodes=4)[0]
+    wanted, found = (started(policy, episodes=episodes).own.memory for episodes in (4, 1))
+    assert found.count_E.tolist() == wanted.count_E.tolist() == [10, 0, 10]
+    assert torch.equal(found.keys_ECD[:, :10], wanted.keys_ECD[:, :10])
+    assert found.slot_EC[0, :10].tolist() == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3]
+
+
 def test_own_episodes_stand_beside_demonstrations_and_a_new_task_starts_with_these_again(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +179,16 @@ def test_histories_of_another_environment_are_refused_as_demonstrations(
     with pytest.raises(UserError, match="demonstrations"):
         Demonstrations.load(of, Inputs(), tiny().facts)
     assert Demonstrations.load(tiny().settings("radt"), Inputs(), tiny().facts) is None
+
+
+def test_demonstrations_of_a_source_that_names_no_split_are_of_the_train_tasks(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "environment_mapping", lambda scale, name: {"source": {"algorithm": "ppo"}})
+    write_arrays(tmp_path / "shown.safetensors", tiny().histories().arrays(), kind="histories")
+    of = tiny().settings("radt", acting=EpisodicSettings(demonstrations="room_shown"))
+    shown = Demonstrations.load(of, Inputs(demonstrations=tmp_path / "shown.safetensors"), tiny().facts)
+    assert shown is not None and {split for split, _ in shown.names} == {"train"}
 
 
 def test_demonstrations_are_cut_to_the_episodes_that_are_played(

@@ -230,3 +230,44 @@ def test_a_share_of_contexts_is_left_out_where_settings_say_so(
         dpt.train(of, Inputs(histories=tmp_path / "histories.safetensors"), None)  # type: ignore[arg-type]
         left_out = ~told["batch_of"](0).context.mask.any(1)
         assert float(left_out.float().mean()) == pytest.approx(share, abs=0.2 if 0 < share < 1 else 0)
+
+
+def test_what_is_learned_from_is_drawn_as_the_settings_say_and_by_their_seed(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_arrays(tmp_path / "histories.safetensors", tiny().histories().arrays(), kind="histories")
+    told: list[Any] = []
+    monkeypatch.setattr(dpt, "train_policy", lambda policy, *_, **given: told.append((policy.network, given)))
+    for seed in (0, 0, 1):
+        of = tiny().settings("dpt", seed=seed, context=5, queries=3, optimisation={"batch_size": 4})
+        dpt.train(of, Inputs(histories=tmp_path / "histories.safetensors"), None)  # type: ignore[arg-type]
+    (one, same, other), batches = zip(*((net, given["batch_of"](0)) for net, given in told), strict=True)
+    assert batches[0].context.mask.shape == (4, 5 + 1) and batches[0].queries.mask.shape == (4, 3)
+    assert told[0][1]["learned_of"](batches[0]) is batches[0].queries
+    seen = [batch.queries.observation for batch in batches]
+    assert torch.equal(seen[0], seen[1]) and not torch.equal(seen[0], seen[2])
+    weights = [net.action_head.weight for net in (one, same, other)]
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
+
+
+def test_padding_that_counts_is_refused(tiny: Any) -> None:
+    room = tiny()
+    for padding in ("attended", "counted"):
+        with pytest.raises(dt.UserError, match=f"padding cannot be {padding}"):
+            dpt.build_network(room.settings("dpt", network={"padding": padding}), room.facts)
+
+
+def test_a_row_that_begins_another_task_has_no_context(tiny: Any) -> None:
+    policy = tiny().policy(tiny().settings("dpt"))
+    asked: list[torch.Tensor] = []
+    answer = policy.logits
+    policy.logits = lambda: asked.append(answer()) or asked[-1]
+    nothing = np.zeros((3, 2), int), np.zeros(3, np.float32)
+    policy.start(np.arange(3, dtype=np.uint64), 12, 4)
+    policy.act(*nothing, np.zeros(3, bool))
+    policy.act(*nothing, np.ones(3, bool))
+    policy.reset(np.array([True, False, False]))
+    policy.act(*nothing, np.zeros(3, bool))
+    first, second, third = asked
+    torch.testing.assert_close(third[0], first[0])
+    assert all(not torch.allclose(after, first[b]) for after, b in ((second[0], 0), (third[1], 1), (third[2], 2)))

@@ -138,3 +138,13 @@ def test_rewards_and_returns_are_divided_as_the_settings_of_dt_say(monkeypatch: 
     window, _ = told["batch_of"](0)
     assert set(window.reward[window.mask].tolist()) == {0.25}
     assert window.return_to_go.max() == 0.75  # of three rewards
+
+
+def test_which_pictures_are_learned_from_depends_on_the_seed_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(image_pretraining, "train_supervised", lambda model, **given: told.update(given))
+    batches = []
+    for seed in (0, 0, 1):
+        train_encoder(settings_of(2).model_copy(update={"seed": seed}), histories_of(), None)  # type: ignore[arg-type]
+        batches.append(told["batch_of"](0)[1].numpy().tobytes())
+    assert batches[0] == batches[1] != batches[2]

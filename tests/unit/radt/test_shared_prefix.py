@@ -73,6 +73,15 @@ def test_dropout_is_drawn_from_the_models_own_stream_and_only_in_training() -> N
     assert torch.equal(hidden_behind(net, prefix, query), hidden_behind(net, prefix, query))
 
 
+@pytest.mark.parametrize("place", ["p_embedding", "p_attention", "p_residual"])
+def test_queries_are_dropped_in_training_wherever_a_forward_drops(place: str) -> None:
+    """Behind a prefix that is all padding nothing is left but the query itself."""
+    net, prefix, query, nothing = model(), draws(B, N, D), draws(B, Q, D, seed=2), torch.zeros(B, N, dtype=torch.bool)
+    whole = hidden_behind(net.train(), prefix, query, mask_BN=nothing)
+    setattr(net, place, 0.5)
+    assert (hidden_behind(net, prefix, query, mask_BN=nothing) - whole).abs().max() > 0.01
+
+
 def test_a_cache_that_is_peeked_at_stays_as_it_is() -> None:
     net = model().eval()
     cache, untouched = KeyValueCache(net, B, N + 1), KeyValueCache(net, B, N + 1)

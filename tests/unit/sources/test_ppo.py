@@ -274,6 +274,25 @@ def test_every_rollout_and_task_has_draws_of_its_own():
     assert len(np.unique(noise)) == 2 * 2 * 30
 
 
+def test_weights_actions_and_minibatches_are_drawn_by_the_seed():
+    one, same, other = (
+        ppo.EnsemblePPO(make, dark_room.tasks("train")[:2], ppo.Hyperparameters(**SMALL), seed=s) for s in (5, 5, 6)
+    )
+    for drawn in (lambda of: of.networks.flat.numpy(), lambda of: of._noise(30), lambda of: of._orders(30)):
+        assert np.array_equal(drawn(one), drawn(same)) and not np.array_equal(drawn(one), drawn(other))
+
+
+def test_threads_are_as_many_as_before_when_a_training_has_ended():
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        settings = ppo.Hyperparameters(**{**SMALL, "transitions": 10})
+        ppo.generate("dark_room", {}, dark_room.tasks("train")[:1], settings, seed=0)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_histories_have_one_task_after_the_other_in_time_order():
     tasks = dark_room.tasks("train")
     chosen = [tasks[7], tasks[2]]

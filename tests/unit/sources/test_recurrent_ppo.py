@@ -269,6 +269,24 @@ def test_a_shorter_history_is_the_beginning_of_a_longer_one_and_a_seed_changes_i
     assert (one != other).mean() > 0.5
 
 
+def test_first_weights_are_drawn_by_the_seed_for_each_task():
+    one, same, other = (
+        recurrent_ppo.RecurrentPPO(make, tasks()[:2], recurrent_ppo.Hyperparameters(**SMALL), seed=s).networks
+        for s in (5, 5, 6)
+    )
+    assert torch.equal(one.weight, same.weight) and torch.equal(one.flat, same.flat)
+    for ours, theirs in ((one.weight, other.weight), (one.parameters[0], other.parameters[0])):
+        assert not (ours == theirs).any() and not (ours[:2] == ours[2:]).any()
+
+
+def test_layers_behind_the_lstm_have_the_activation_that_is_set():
+    agents = recurrent_ppo.RecurrentPPO(
+        make, tasks()[:1], recurrent_ppo.Hyperparameters(**SMALL, activation="relu"), seed=1
+    )
+    hidden, _ = agents.networks.forward(torch.randn(2, 50, 12, generator=torch.Generator().manual_seed(0)))
+    assert hidden[1].min() == 0 and hidden[1].max() > 1
+
+
 def test_a_run_that_was_killed_ends_with_the_same_bytes(tmp_path):
     chosen, hyperparameters = tasks()[:3], recurrent_ppo.Hyperparameters(**SMALL, checkpoint_every=80)
     whole = recurrent_ppo.generate("maze_runner", MAZE, chosen, hyperparameters, seed=2, workers=1)
@@ -385,6 +403,14 @@ def test_the_recorder_says_which_episodes_were_cut_and_what_they_last_saw():
         assert recorder.truncated.tolist() == [t == 6, False]
         assert recorder.final_observation[:, 0].tolist() == pytest.approx([t / 6, t / 6 if t < 6 else 1 / 6])
     assert recorder.observation[:, 0].tolist() == pytest.approx([0, 1 / 6])
+
+
+def test_the_recorder_says_what_the_newest_whole_episodes_paid():
+    clocks = [Task(0, "cut", "train", {"length": 9}), Task(1, "ends", "train", {"length": 5})]
+    recorder = recording.HistoryRecorder(lambda t, s: Clock(t, seeds=s), clocks, 17, 0)
+    for t in range(1, 18):
+        recorder.step(np.zeros(2, np.int64))
+        assert recorder.last_return() == (0 if t < 5 else 5 if t == 5 else 5.5)
 
 
 def test_grids_can_be_played_too():

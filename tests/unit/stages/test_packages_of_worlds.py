@@ -36,6 +36,19 @@ def test_a_missing_package_is_named_with_the_set_up_that_has_it_unless_jobs_run_
     worlds.check_worlds([job])
 
 
+@pytest.mark.parametrize("stage", ["generate", "train_images", "run", "evaluate", "inspect", "measure"])
+def test_every_job_that_plays_needs_the_packages_of_its_world(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worlds, "find_spec", lambda package: None)
+    with pytest.raises(UserError, match="needs the package 'metaworld'"):
+        worlds.check_worlds([Job(stage, "smoke", "meta_world", "dt", "0")])
+
+
+def test_a_python_of_its_own_is_missed_wherever_jobs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECOLLECT_PROCGEN_PYTHON", str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match="'procgen' needs a Python of its own"):
+        worlds.check_worlds([Job("run", "smoke", "procgen", "dt", "0")], here=False)
+
+
 def test_histories_that_others_have_played_need_no_package_of_their_world(
     workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -241,6 +241,43 @@ def test_what_goes_on_where_it_stopped_asks_for_no_more_time_at_the_next_attempt
     assert rule.runtime(wildcards, 1) == rule.runtime(wildcards, 3)
 
 
+@pytest.mark.parametrize("stage", ["index", "evaluate", "inspect", "measure"])
+def test_what_begins_anew_asks_for_more_time_at_the_next_attempt(workdir: Path, stage: str) -> None:
+    rule, wildcards = rules.StageRule(stage), {"scale": "paper", "env": ROOM, "method": "radt", "seed": "0"}
+    assert rule.runtime(wildcards, 2) == 2 * rule.runtime(wildcards, 1) > 0
+
+
+def test_what_is_done_for_each_seed_asks_for_less_time_where_jobs_must_be_shorter(workdir: Path) -> None:
+    wildcards = {"scale": "paper", "env": ROOM, "method": "radt", "seed": "0"}
+    limits = [rules.StageRule("evaluate", job_hours=hours).runtime(wildcards, 1) for hours in (56, 28, 14, 7)]
+    assert limits == [240, 240, 120, 60]
+
+
+def test_a_command_is_told_of_the_threads_and_gpus_that_its_rule_asks_for() -> None:
+    for name, stage in STAGES.items():
+        rule = rules.StageRule(name)
+        assert {"mem_mb", "runtime"} <= rule.resources.keys(), name
+        assert ("gpu" in rule.resources) == bool(stage.asks.gpu), name
+        if not stage.command:
+            assert ("--device auto" in rule.command) == bool(stage.asks.gpu), name
+            assert ("--threads {threads}" in rule.command) == (not stage.local), name
+
+
+def test_packages_for_gpus_are_those_of_jobs_whose_world_names_none(workdir: Path) -> None:
+    wildcards = {"scale": "smoke", "env": ROOM, "method": "dt", "seed": "0"}
+    for stage in ("embed", "run"):
+        assert rules.StageRule(stage, packages="gpu").conda(wildcards) == "../envs/gpu.yaml"
+    of_a_family = rules.StageRule("run", packages="gpu").conda({**wildcards, "env": "meta_world"})
+    assert of_a_family == "../envs/control.yaml"
+
+
+def test_jobs_that_take_seconds_or_need_the_network_are_not_submitted(root: Path) -> None:
+    (listed,) = re.findall(r"^LOCAL = \((.*)\)$", (root / "rules/common.smk").read_text(), re.M)
+    rule_of = {"claims": "claims_table", "report": "report_page"}
+    local = {rule_of.get(name, name) for name, stage in STAGES.items() if stage.local}
+    assert set(re.findall(r"\w+", listed)) == local
+
+
 @pytest.mark.parametrize(
     ("target", "hint"),
     [

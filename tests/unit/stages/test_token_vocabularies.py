@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from recollect.artifacts.sealed import manifest_path, read_json
-from recollect.helm.settings import token_vocabulary
+from recollect.helm.settings import TokenVocabularySettings, token_vocabulary
 from recollect.helm.settings import vision_language_model as model_settings
 from recollect.helm.vision import dual_encoder, vision_language, vocabulary_embedding
 from recollect.helm.vision.token_vocabulary import TokenVocabulary
@@ -45,6 +45,21 @@ def test_the_words_that_both_models_know_are_embedded(workdir):
     (workdir / "config/scales/own.yaml").write_text(json.dumps(own), encoding="utf-8")
     embed_vocabulary.embed_vocabulary("own", "mine")
     assert TokenVocabulary.open(paths.token_vocabulary("own", "mine")).embeddings_VW.shape == (2, 24)
+
+
+def test_a_word_is_embedded_without_the_space_that_its_language_model_writes_in_front(workdir, tmp_path, monkeypatch):
+    known, words = (" key", "box", " ball"), ("ball ", "qwerty", "key")
+    monkeypatch.setattr(vocabulary_embedding, "vocabulary", lambda *given: known)
+    chosen = {"vision_language_model": "random", "language_model": "minilm", "match": "stripped", "words": words}
+    arrays, about = vocabulary_embedding.embedded_words(
+        TokenVocabularySettings(**chosen), "smoke", {}, tmp_path, provenance={}, device="cpu", where="here"
+    )
+    assert about["strings"] == [" ball", " key"]
+    assert (arrays["clip_ids"].tolist(), arrays["lm_ids"].tolist()) == ([0, 2], [2, 0])
+    vectors = RandomModel(arrays["embeddings"].shape[1], 0, "cpu").texts(["ball", "key"])
+    torch.testing.assert_close(torch.from_numpy(arrays["embeddings"]), torch.nn.functional.normalize(vectors, dim=1))
+    hashes = {"vision_language_model": words, "language_model": known}
+    assert about["vocabulary_sha256"] == {of: vocabulary_embedding.hash_of(strings) for of, strings in hashes.items()}
 
 
 class Stop(Exception):
