@@ -550,3 +550,14 @@ def test_images_that_were_read_are_not_read_again_after_a_resume(
     again.load_state({name: torch.as_tensor(value).clone() for name, value in agent.state_arrays().items()})
     monkeypatch.setattr(again.history.reader.cache, "function", lambda queries: pytest.fail("read again"))
     again.see(images_of())
+
+
+def test_attention_on_a_step_is_that_on_all_its_inputs_and_the_newest_step_is_whole(
+    inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SHELM's two words make a step; a memory of odd length holds the second word alone of its oldest step."""
+    agent = trainer_of("shelm", inputs).agent
+    agent.start(5)
+    agent.see(images_of())
+    monkeypatch.setattr(agent.history.memory, "attention", lambda rows: torch.tensor([[[1.0, 2, 4, 8, 16]]]))
+    assert agent.history.maps(np.array([3]))["history_attention"].tolist() == [[[1, 6, 24]]]
