@@ -209,7 +209,7 @@ def fetch(
     if (model is None) == (data is None) or (revision is not None and data is None):
         raise UserError("one thing is fetched at a time", where="recollect fetch", do="name --model or --data")
     if model is not None:
-        STAGES["fetch"].run(model)
+        print(STAGES["fetch"].run(model))
     elif data is not None:
         print(STAGES["fetch_data"].run(data, revision=revision))
 

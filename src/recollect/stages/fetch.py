@@ -6,6 +6,7 @@ reads it checks hashes of its own.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from recollect.helm.settings import fetched_model
@@ -15,8 +16,11 @@ from recollect.stages import paths
 from recollect.stages.stage import Resources, Stage
 
 
-def fetch(name: str) -> None:
+def fetch(name: str) -> Path:
     """Fetch a frozen model into ``data/models/{name}``; a model of another source needs no fetching.
+
+    Returns:
+        Its file.
 
     Raises:
         UserError: the model comes from no hub, there is no network, or a hash differs.
@@ -30,6 +34,7 @@ def fetch(name: str) -> None:
         language_model_files.provide(chosen, paths.model(name).parent, CONVERTERS)
     else:
         vision_language.provide(chosen, paths.model(name).parent)
+    return paths.model(name)
 
 
 def fetch_data(

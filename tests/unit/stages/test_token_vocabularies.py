@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from recollect import commands
 from recollect.artifacts.sealed import manifest_path, read_json
 from recollect.helm.settings import TokenVocabularySettings, token_vocabulary
 from recollect.helm.settings import vision_language_model as model_settings
@@ -60,6 +61,13 @@ def test_a_word_is_embedded_without_the_space_that_its_language_model_writes_in_
     torch.testing.assert_close(torch.from_numpy(arrays["embeddings"]), torch.nn.functional.normalize(vectors, dim=1))
     hashes = {"vision_language_model": words, "language_model": known}
     assert about["vocabulary_sha256"] == {of: vocabulary_embedding.hash_of(strings) for of, strings in hashes.items()}
+
+
+def test_a_model_that_was_fetched_is_named(monkeypatch, capsys):
+    fetched = []
+    monkeypatch.setattr(vision_language, "provide", lambda chosen, folder: fetched.append(folder))
+    commands.fetch(model="clip-rn50")
+    assert capsys.readouterr().out == f"{paths.model('clip-rn50')}\n" and fetched == [paths.model("clip-rn50").parent]
 
 
 class Stop(Exception):
