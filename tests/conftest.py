@@ -20,8 +20,7 @@ import preloaded
 import pytest
 from made_once import made_once
 
-from recollect.settings import catalogue
-from recollect.settings.still import held_still
+from recollect.settings import catalogue, still
 
 # A property is no benchmark: on a busy machine a first example can take longer than the 200 ms that it is given.
 hypothesis.settings.register_profile("recollect", deadline=None)
@@ -116,23 +115,31 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.syspath_prepend(str(folder.parent))
 
 
+@pytest.fixture(autouse=True)
+def what_is_remembered_ends_with_a_test() -> Iterator[None]:
+    """Or another test would not see its own changes."""
+    yield
+    assert not still._still, "the process still holds still, see recollect.settings.still"
+
+
 @pytest.fixture
 def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Work in the repository itself, with its own configuration, of which each file is read once."""
     monkeypatch.chdir(ROOT)
     monkeypatch.delenv("RECOLLECT_CONFIG", raising=False)
-    with held_still(anew=True):
+    with still.held_still(anew=True):
         yield
 
 
 @pytest.fixture
-def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty working directory with a copy of the repository's configuration, which the test may change."""
     shutil.copytree(ROOT / "config", tmp_path / "config")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RECOLLECT_CONFIG", raising=False)
-    monkeypatch.setattr("recollect.settings.still._still", False)  # a change is seen
-    return tmp_path
+    before, still._still = still._still, False  # a change is seen
+    yield tmp_path
+    still._still = before
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ for left in "$memory"/recollect.*; do
 done
 if [ -z "${TMPDIR:-}" ] && [ "$(free_gib)" -ge "$room" ] 2>/dev/null && [ "$(unused_gib)" -ge "$room" ] 2>/dev/null; then
     scratch="$(mktemp -d "$memory/recollect.XXXXXX")" || exec "$@"
+    chmod 711 "$scratch"  # a test of two users has a folder for both in it
     exec {held}<"$scratch" && flock "$held"
     trap 'rm -rf "$scratch"' EXIT
     if can_run "$scratch/runs"; then
