@@ -8,6 +8,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # benchmarks is no part of the package
 
@@ -30,6 +32,7 @@ def test_the_thread_that_made_it_is_watched_and_no_other() -> None:
     assert "wait" not in said
 
 
+@pytest.mark.slow
 def test_a_command_is_run_and_its_time_told() -> None:
     command = [sys.executable, "-m", "benchmarks.sampled", "--after", "0", "list", "worlds"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)

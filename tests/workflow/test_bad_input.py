@@ -312,6 +312,7 @@ def test_a_wrong_command_line_says_how_it_is_used(
     assert files(folder) == before
 
 
+@pytest.mark.slow
 def test_a_batch_that_no_memory_holds_is_a_message(smoke_workdir: Path, run_recollect: Run) -> None:
     done = run_recollect("train", *DT, "--set", f"optimisation.batch_size={10**15}", cwd=smoke_workdir)
     assert done.returncode == 2 and "Traceback" not in done.stderr

@@ -67,6 +67,7 @@ def test_a_second_run_does_nothing(untouched: Any) -> None:
     assert untouched.ran() == []
 
 
+@pytest.mark.slow
 def test_garbage_is_looked_for_rarely_while_it_plans(untouched: Any) -> None:
     asks = untouched.folder / "asks.smk"
     asks.write_text('include: "Snakefile"\nimport gc\nprint("thresholds", *gc.get_threshold())\n')
@@ -142,6 +143,7 @@ def test_a_changed_caption_redraws_only_its_figure(finished: Any) -> None:
     assert finished.planned() == [FIGURE]
 
 
+@pytest.mark.slow
 def test_an_added_seed_trains_alone(finished: Any) -> None:
     entry = "seeds: [0, 1, 2, 3, 4{}]\n    environments: [dark_room_7x7]\n    methods: [radt, ad, ad.greedy, dt]"
     finished.edit("config/scales/demo.yaml", entry.format(""), entry.format(", 77"))
@@ -229,6 +231,7 @@ def test_speeds_are_measured_by_a_job_of_their_own(untouched: Any) -> None:
     assert untouched.planned(f"results/demo/speed/{ROOM}/radt/seed_0.parquet") == [f"measure {ROOM} radt 0"]
 
 
+@pytest.mark.slow
 def test_an_inspection_page_is_a_target_of_its_own(untouched: Any) -> None:
     planned = untouched.planned(f"results/demo/inspect/{ROOM}/radt/seed_1.html")
     assert planned == [f"inspect {ROOM} radt 1", f"page {ROOM} radt 1"]
@@ -241,6 +244,7 @@ def test_the_default_target_is_named_all_and_follows_the_scale(untouched: Any) -
     assert FIGURE in smoke
 
 
+@pytest.mark.slow
 def test_a_scale_that_is_sized_for_one_figure_draws_that_alone(untouched: Any) -> None:
     planned = untouched.planned("--config", "scale=hour", "figures=headlines")
     assert of(planned, "figure .*") == ["figure radt_dark_room_10x10"] and not of(planned, ".*tmaze.*")
@@ -282,6 +286,7 @@ def test_a_wrong_name_gives_one_message_with_the_nearest(untouched: Any, argumen
     assert "Traceback" not in done.stdout and "rule " not in done.stdout
 
 
+@pytest.mark.slow
 def test_lint_and_formatter_find_nothing(untouched: Any) -> None:
     assert "Congratulations" in untouched.snakemake("--lint")
     untouched.run("snakefmt", "--check", "Snakefile", "rules")

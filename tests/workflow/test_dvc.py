@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from recollect.artifacts.sealed import manifest_path, sealing
@@ -55,6 +56,7 @@ def test_outs_of_a_stage_are_deps_of_the_next() -> None:
         assert all(next(iter(out.values())) == {"persist": True} for out in stage.get("outs", ())), name
 
 
+@pytest.mark.slow
 def test_what_is_half_written_is_no_part_of_an_out(tmp_path: Path) -> None:
     shutil.copy(ROOT / ".dvcignore", tmp_path)
     dvc = (sys.executable, "-m", "dvc")

@@ -143,6 +143,7 @@ def test_a_loss_that_cannot_be_compiled_or_captured_is_left_as_it_is(
         assert [record.levelname for record in caplog.records].count("WARNING") == 1
 
 
+@pytest.mark.slow
 def test_recurrent_layers_and_a_cpu_compile_nothing(gpu: PretendGpu, calls: list[Any]) -> None:
     updated(agent_of(amago, "cuda", compile=True, sequence={**TWO_LAYERS, "kind": "gru"}))
     updated(agent_of(amago, "cpu", compile=True))

@@ -58,6 +58,7 @@ def test_an_error_of_the_thread_is_raised_where_its_batch_is_asked_for_and_no_th
     assert not threads()
 
 
+@pytest.mark.slow
 def test_batches_ahead_change_no_byte_and_a_run_stopped_amid_an_epoch_goes_on_to_the_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

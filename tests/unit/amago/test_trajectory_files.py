@@ -256,6 +256,7 @@ def test_continuous_actions_and_goals_come_back(tmp_path: Path) -> None:
         np.testing.assert_array_equal(whole["goals"], goals + shown)
 
 
+@pytest.mark.slow
 def test_two_buffers_that_are_drawn_from_together_leave_half_of_all_file_descriptors_to_others(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = max(128, 3 * len(os.listdir("/proc/self/fd")))

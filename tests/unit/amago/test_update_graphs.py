@@ -192,6 +192,7 @@ def test_what_asks_the_host_is_no_graph(
     assert (agent.optimiser.rate is None) == bool(why)
 
 
+@pytest.mark.slow
 def test_several_devices_and_agents_of_ones_own_make_no_graphs(gpu: PretendGpu) -> None:
     network, _ = lively(small(), SHAPES["discrete"])
     agent = agent_of()

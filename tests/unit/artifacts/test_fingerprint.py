@@ -224,6 +224,7 @@ def test_a_second_call_parses_nothing(root: Path) -> None:
     assert _parsed.cache_info().misses == misses
 
 
+@pytest.mark.slow
 def test_what_an_earlier_command_found_is_not_parsed_again(workdir: Path) -> None:
     kept = workdir / module.KEPT
 

@@ -333,6 +333,7 @@ def test_what_an_environment_draws_from_numpys_global_generator_is_a_stream_of_i
 # -------------------------------------------------------------------------------------------------------------- Crafter
 
 
+@pytest.mark.slow
 def test_instructions_have_the_published_chances() -> None:
     """Specification 4.7."""
     draws = np.random.default_rng(0)

@@ -136,6 +136,7 @@ def test_a_number_that_is_not_finite_is_reported_with_task_step_and_the_worlds_f
         assert refused.value.where.endswith("environments/tmaze.py")
 
 
+@pytest.mark.slow
 def test_a_method_of_a_world_is_never_taken_for_what_it_says_of_itself() -> None:
     _, together = both("tmaze")
     assert isinstance(together, ParallelWorld)

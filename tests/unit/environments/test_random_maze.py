@@ -183,6 +183,7 @@ def test_batch_equals_plain_mazes_under_random_actions_and_reset_masks(
         assert ("success" in info) == done.any() and (not done.any() or (info["success"] == terminated).all())
 
 
+@pytest.mark.slow
 def test_the_shortest_way_reaches_the_goal_of_every_maze() -> None:
     world = make(300, horizon=400)
     world.reset()

@@ -366,6 +366,7 @@ def test_annealed_histories_of_meta_world_get_better() -> None:
     assert (returns[:, -1] > 2 * returns[:, 0]).all()
 
 
+@pytest.mark.slow
 def test_a_random_source_plays_continuous_actions_and_resumes_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_suite.install(monkeypatch)
     tasks = registry.tasks("dm_control", FAKED, "train")

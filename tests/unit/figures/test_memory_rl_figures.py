@@ -85,6 +85,7 @@ def test_without_a_given_end_each_environment_has_its_own_and_the_window_is_as_a
             assert (last["x"], last["y"]) == (end, pytest.approx(end - behind))
 
 
+@pytest.mark.slow
 def test_the_interquartile_mean_leaves_out_the_best_and_the_worst_run() -> None:
     scores = curve_scores()
     far = (scores["method"] == "td3_gpt") & (scores["seed"] == 4)

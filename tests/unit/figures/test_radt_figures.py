@@ -364,6 +364,7 @@ def test_panels_are_named_by_what_is_not_the_figures_first() -> None:
 # ---------------------------------------------------------------------------------------------------------- speeds
 
 
+@pytest.mark.slow
 def test_speeds_say_on_which_machine_they_were_measured(tmp_path: Path) -> None:
     figure = spec("throughput", environments=["room", "hall"], options={"resamples": 100})
     write_table(tmp_path / "speed.parquet", made_speeds(figure), kind="speed", provenance={"machine": "H200"})

@@ -88,6 +88,7 @@ def test_nearer_things_weigh_more(scenes):
     assert checked > 5
 
 
+@pytest.mark.slow
 def test_no_training_picture_has_a_held_out_thing_and_held_out_pictures_have_nothing_else(scenes):
     assert not any(thing.held_out for things in scenes.seen for thing in things)
     judged = draw_scenes(60, np.random.default_rng(1), held_out=True, single=True)

@@ -292,6 +292,7 @@ def test_the_language_model_takes_one_step_for_all(
     assert rows == [12] * 16
 
 
+@pytest.mark.slow
 def test_while_one_group_is_read_for_the_other_one_plays(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,6 +202,7 @@ def test_where_no_graph_can_be_captured_one_warning_says_so_and_updates_go_on(
     assert "updates are made without CUDA graphs, which is slower: operation not permitted" in said
 
 
+@pytest.mark.slow
 def test_a_graph_learns_with_a_checkpoint_that_is_loaded_behind_its_capture(
     gpu: PretendGpu, replays: list[Any]
 ) -> None:

@@ -76,6 +76,7 @@ def first_and_last(tiny: Any, **acting: Any) -> tuple[float, float]:
     return float(return_TE[:, 0].mean()), float(return_TE[:, -5:].mean())
 
 
+@pytest.mark.slow
 def test_later_episodes_pay_more_with_what_memory_holds(tiny: Any) -> None:
     first, last = first_and_last(tiny)
     assert last > first + 4

@@ -258,6 +258,7 @@ def test_the_number_of_threads_changes_no_bit():
     assert np.unique(one["task"]).tolist() == list(range(7))
 
 
+@pytest.mark.slow
 def test_a_shorter_history_is_the_beginning_of_a_longer_one_and_a_seed_changes_it():
     longer = trained([0, 1], **SMALL)
     shorter = trained([0, 1], **{**SMALL, "transitions": 210})

@@ -245,6 +245,7 @@ def test_without_gpus_or_with_a_job_for_each_seed_nothing_is_shared(made: Path) 
     assert cost.wall == pytest.approx(by_itself + 10 + 5) and cost.count(cost.plan.needs) == 5
 
 
+@pytest.mark.slow
 def test_the_seconds_of_the_demos_ensembles_are_those_of_the_rule_for_small_runs(workdir: Path) -> None:
     (workdir / "config/recorded_jobs.csv").unlink()
     cost, cpu = forecast("demo", ["memory_rl_passive_tmaze"], measured={}), machines()["cpu"]

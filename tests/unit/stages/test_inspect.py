@@ -347,6 +347,7 @@ def test_where_the_goal_of_each_episode_stands_is_traced_too() -> None:
 # ------------------------------------------------------------------------------------------------- the artifacts
 
 
+@pytest.mark.slow
 def test_a_trace_and_its_page_are_of_today_whatever_tasks_they_show(runs: Path) -> None:
     of = (*SMOKE, "ad")
     inspect(*of, 0, tasks=[2])

@@ -179,6 +179,7 @@ def test_tables_of_whole_numbers_are_refused_where_observations_are_real(generat
         train("mini", ENV, "dt", 0)
 
 
+@pytest.mark.slow
 def test_real_numbers_between_bounds_may_stand_in_tables(generated: Path) -> None:
     path = generated / "config/scales/mini.yaml"
     content = yaml.safe_load(path.read_text())

@@ -51,6 +51,7 @@ def histories(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return workdir
 
 
+@pytest.mark.slow
 def test_speeds_are_measured_and_no_run_is_left_behind(histories: Path) -> None:
     measure.measure(*SMOKE, "dt", 0)
     table = read_table(paths.speed(*SMOKE, "dt", 0), kind="speed")

@@ -85,6 +85,7 @@ def test_manifests_of_runs_and_figures_say_whether_their_settings_are_those_of_t
     assert say_other(drawn, SCALE)
 
 
+@pytest.mark.slow
 def test_a_figure_that_warns_is_of_today_only_as_long_as_its_warning_is_true(few: str) -> None:
     before = Path("config/methods/ad.yaml").read_text()
     one_retrained()

@@ -93,6 +93,7 @@ def test_a_variant_that_is_not_trained_is_in_no_pack(made: Path) -> None:
     assert found == {(0, 1): [(ROOM, "radt")]}
 
 
+@pytest.mark.slow
 def test_no_pack_is_lost_to_another_of_as_many_seeds_from_the_same_one(monkeypatch: pytest.MonkeyPatch) -> None:
     sets = [(0, 1, 2), (0, 1, 5), (0, 2, 5), (1, 2, 7)]
     monkeypatch.setattr(packs, "packs", lambda *of: {seeds: [(ROOM, f"m_{place}")] for place, seeds in enumerate(sets)})

@@ -104,6 +104,7 @@ def test_pictures_show_the_agent_at_each_step_and_at_the_end(protocol: str) -> N
         assert words.endswith(f"episode {episode + 1} · step {at} · return {total:g}")
 
 
+@pytest.mark.slow
 def test_what_a_world_draws_once_for_all_its_episodes_is_filmed_as_it_was_scored() -> None:
     """The released Visual Match: the colors of the last room lie alike in all episodes of an evaluation."""
     options = {"explore_steps": 1, "length": 1, "reward_steps": 5, "color_map": "per_world"}

@@ -103,6 +103,7 @@ def test_the_file_of_the_project_is_as_the_command_writes_it() -> None:
     assert recorded_jobs.text(recorded_jobs.read()) == recorded_jobs.path().read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("workdir")
 def test_a_job_of_no_counted_size_is_no_measure_for_others() -> None:
     job = Job("train", "smoke", ROOM, "dt")

@@ -256,6 +256,7 @@ def test_numbers_below_zero_have_as_many_digits_as_those_above() -> None:
     assert (head, last) == ("|  | 10,000.5 |", "| AD | −250.0 (−251.5 to −249.0) |")
 
 
+@pytest.mark.slow
 def test_the_gallery_has_the_published_numbers_of_what_was_run_at_the_published_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

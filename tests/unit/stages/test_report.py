@@ -157,6 +157,7 @@ def test_the_caption_is_text(workdir: Path) -> None:
     assert html.count("interval from 2 seeds is too narrow") == 1
 
 
+@pytest.mark.slow
 def test_what_intervals_do_not_cover_is_said_once_before_the_figures(workdir: Path) -> None:
     options = {"kind": "in_context_curve", "options": {"resamples": 100}}
     figures = [configure(name, [ROOM], ["ad"], [0, 1], **options) for name in ("few", "again")]

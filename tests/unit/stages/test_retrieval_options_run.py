@@ -69,6 +69,7 @@ def little(workdir: Path) -> Path:
     return workdir
 
 
+@pytest.mark.slow
 def test_everything_at_once_from_the_configuration_to_scores(little: Path) -> None:
     for method in ("dt.embedder", "ad"):  # as released: padding counts, and AD reads it
         train("little", ENV, method, 0)

@@ -198,6 +198,7 @@ class Addresses(HTMLParser):
         ]
 
 
+@pytest.mark.slow
 def test_a_page_loads_nothing_and_itself_again_as_long_as_a_run_goes_on(workdir: Path) -> None:
     begun(0)
     ended(1)

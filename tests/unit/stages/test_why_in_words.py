@@ -35,6 +35,7 @@ def mine(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_own_modules_that_changed_are_named(mine: Path) -> None:
     (mine / "unfinished.py").write_text("def (\n")  # stops nothing that does not import it
     before = package()

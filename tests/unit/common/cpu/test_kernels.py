@@ -30,6 +30,7 @@ def test_linear_equals_the_product_in_double_precision(rows: int, inputs: int, o
         torch.testing.assert_close(linear(x, w, b), given, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_linear_takes_views_that_are_not_contiguous() -> None:
     x, w = draws(64, 700).t(), draws(200, 128)[:, ::2]
     torch.testing.assert_close(linear(x, w), x @ w.t(), rtol=1e-4, atol=1e-4)
