@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import numpy as np
 import pandas as pd
-import yaml
 
 from recollect.artifacts.scores import concat_scores, scores_frame
 from recollect.artifacts.sealed import read_json, sealing, write_json, write_table
@@ -39,7 +39,7 @@ def configure(name: str, environments: Sequence[str], methods: Sequence[str], se
     """Write a figure's configuration into the working directory."""
     content = {"title": name, "caption": f"What {name} shows.", "category": "Made up", **more}
     content |= {"environments": list(environments), "methods": list(methods), "seeds": list(seeds)}
-    Path(f"config/figures/{name}.yaml").write_text(yaml.safe_dump(content))
+    Path(f"config/figures/{name}.yaml").write_text(fast_yaml.dump(content))
     return name
 
 
@@ -90,9 +90,9 @@ def described(stage: str, scale: str, env: str, method: str) -> dict[str, Any]:
 def method_changed(method: str) -> None:
     """Another setting of a method, so that what it made before is not of today."""
     path = Path(f"config/methods/{method}.yaml")
-    content = yaml.safe_load(path.read_text())
+    content = fast_yaml.load(path.read_text())
     content["hyperparameters"]["reward_scale"] = 1.25
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(fast_yaml.dump(content))
 
 
 def write_time(
@@ -126,7 +126,7 @@ def claim(name: str, figure: str, **more: Any) -> None:
             "that": {"episodes": [0, 0.33]}}  # fmt: skip
     content = {"paper": "RA-DT", "short": f"{name} it does", "statement": f"It {name}.", "source": "figure 3"}
     content |= {"figure": figure, "contrasts": [rise], "scales": {SCALE: {}}, **more}
-    Path(f"config/claims/{name}.yaml").write_text(yaml.safe_dump(content))
+    Path(f"config/claims/{name}.yaml").write_text(fast_yaml.dump(content))
 
 
 def copy_of(name: str, other: str, picture: Path | None = None, **about: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from syntax import statements
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "recollect"
 
@@ -41,6 +42,7 @@ LONGEST = 400
 PICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}
 PICKLING = {"to_pickle", "read_pickle", "savez", "savez_compressed", "dump"}  # methods, whatever they are of
 OWN_FILES = {"torch": {"load", "save"}, "numpy": {"load", "save", "savez", "savez_compressed"}}
+WORDS = PICKLING.union(*OWN_FILES.values())
 
 
 def modules(folder: Path = PACKAGE) -> list[Path]:
@@ -52,9 +54,9 @@ def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
-    """Every module of ours that a file imports, anywhere in it: `recollect.nets.transformer`."""
-    for node in ast.walk(tree):
+def imported(tree: ast.AST, *, of_types: bool = True) -> Iterator[str]:
+    """Every module of ours that a file imports, anywhere in it (for types alone too): `recollect.nets.transformer`."""
+    for node in statements(tree, of_types=of_types):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "recollect")
         elif isinstance(node, ast.ImportFrom):
@@ -94,19 +96,10 @@ KNOWN_CIRCLES: set[str] = set()
 
 def imported_files(path: Path) -> set[Path]:
     """The files of ours that a file imports, anywhere in it but for types alone."""
-    tree = parsed(path)
-    for_types = {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for inner in ast.walk(node)
-    }
     found: set[Path] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom) and node not in for_types:
-            for name in imported(node):
-                inside = PACKAGE.joinpath(*name.split(".")[1:])
-                found |= {inside.with_suffix(".py"), inside.parent.with_suffix(".py")}
+    for name in imported(parsed(path), of_types=False):
+        inside = PACKAGE.joinpath(*name.split(".")[1:])
+        found |= {inside.with_suffix(".py"), inside.parent.with_suffix(".py")}
     return {file for file in found if file.is_file() and file != path}
 
 
@@ -164,7 +157,7 @@ def pickling(tree: ast.AST) -> list[str]:
     `np.load(..., allow_pickle=False)`, written out, is the one way in: it reads arrays and refuses objects.
     """
     found = []
-    imports = [alias for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    imports = [alias for node in statements(tree) if isinstance(node, ast.Import) for alias in node.names]
     called_by = {"np": "numpy"} | {name: name for name in OWN_FILES}
     called_by |= {alias.asname: alias.name for alias in imports if alias.asname}
     for node in ast.walk(tree):
@@ -174,10 +167,13 @@ def pickling(tree: ast.AST) -> list[str]:
             found += [node.module] if node.module.split(".")[0] in PICKLERS else []
             found += [alias.name for alias in node.names if alias.name in OWN_FILES.get(node.module, set())]
         elif isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            of, _, name = called.rpartition(".")
-            of = called_by.get(of, of)
             allowed = [ast.unparse(word.value) for word in node.keywords if word.arg == "allow_pickle"]
+            name = getattr(node.func, "attr", "")
+            if not allowed and name not in WORDS:
+                continue
+            called = ast.unparse(node.func)
+            of = called.rpartition(".")[0]
+            of = called_by.get(of, of)
             reads_arrays = (of, name, allowed) == ("numpy", "load", ["False"])
             if (
                 (allowed and allowed != ["False"])

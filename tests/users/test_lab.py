@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import pytest
-import yaml
 from local_slurm import LocalSlurm, wait_for
 from reader import blocks
 
@@ -41,8 +41,8 @@ def test_a_lab_edits_two_lines_and_its_figures_are_made_on_slurm(
         you.types(README, command)
     config = you.folder / "config/config.yaml"
     config.write_text(re.sub(r"\{\} # HERE: (.*)", r"\1", config.read_text()))
-    (example,) = [yaml.safe_load(block.text) for block in blocks(CLUSTER) if block.text.startswith("jobs:")]
-    assert yaml.safe_load(config.read_text())["jobs"] == example["jobs"]
+    (example,) = [fast_yaml.load(block.text) for block in blocks(CLUSTER) if block.text.startswith("jobs:")]
+    assert fast_yaml.load(config.read_text())["jobs"] == example["jobs"]
     you.edits("config/config.yaml", "scale: smoke", "scale: lab")
     you.edits("config/config.yaml", "figures: headlines", "figures: [radt_grid_worlds]")
     you.edits("config/config.yaml", "container: null", "container: recollect.sif")  # changes nothing by itself

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import numpy as np
 import pytest
-import yaml
 
 from recollect.artifacts.sealed import MANIFEST_SUFFIX, sealing
 
@@ -32,14 +32,14 @@ def edited(file: str, **values: Any) -> Change:
 
     def change(folder: Path) -> None:
         path = folder / "config" / f"{file}.yaml"
-        content = yaml.safe_load(path.read_text())
+        content = fast_yaml.load(path.read_text())
         for name, value in values.items():
             inner = content
             *above, last = name.split("__")
             for key in above:
                 inner = inner.setdefault(key, {})
             inner[last] = value
-        path.write_text(yaml.safe_dump(content))
+        path.write_text(fast_yaml.dump(content))
 
     return change
 

@@ -89,6 +89,7 @@ def test_words_and_time_stamps_rerun_nothing(finished: Any) -> None:
     assert finished.planned() == []
 
 
+@pytest.mark.slow
 def test_an_edited_loss_retrains_what_uses_it_and_nothing_else(
     finished: Any, finished_once: tuple[Any, list[str]]
 ) -> None:

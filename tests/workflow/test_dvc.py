@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import pytest
-import yaml
 
 from recollect.artifacts.sealed import manifest_path, sealing
 from recollect.figures.registry import kinds
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def outs_of_pipeline() -> dict[str, str]:
     """Every out of dvc.yaml -> its stage."""
-    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    stages = fast_yaml.load((ROOT / "dvc.yaml").read_text())["stages"]
     return {next(iter(out)): name for name, stage in stages.items() for out in stage.get("outs", ())}
 
 
@@ -49,7 +49,7 @@ def test_every_default_artifact_at_demo_scale_is_in_an_out_and_no_out_is_idle() 
 
 
 def test_outs_of_a_stage_are_deps_of_the_next() -> None:
-    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    stages = fast_yaml.load((ROOT / "dvc.yaml").read_text())["stages"]
     runs = [next(iter(out)) for name in ("embedders", "runs") for out in stages[name]["outs"]]
     assert set(runs) <= set(stages["figures"]["deps"])
     for name, stage in stages.items():
@@ -121,5 +121,5 @@ def test_verdicts_are_numbers_that_dvc_shows(tmp_path: Path) -> None:
     assert {name: claim["verdict"] for name, claim in found.items()} == {"one": 1, "two": -1, "three": 0, "four": None}
     assert found["one"]["a minus b"] == {"effect": 2.0, "low": 1.0, "high": 3.0}
     assert found["four"]["a minus b"] == {"effect": None, "low": None, "high": None}
-    shown = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["metrics"]["metrics"]
+    shown = fast_yaml.load((ROOT / "dvc.yaml").read_text())["stages"]["metrics"]["metrics"]
     assert [next(iter(one)) for one in shown] == ["metrics/demo.json", "metrics/demo_claims.json"]

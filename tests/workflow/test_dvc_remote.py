@@ -19,8 +19,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import pytest
-import yaml
 
 pytestmark = pytest.mark.slow
 GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-c", "init.defaultBranch=main"]
@@ -34,17 +34,17 @@ def cut_down(workflow: Any) -> None:
     """One figure of one run at smoke scale, and the stages of dvc.yaml that this takes."""
     where = workflow.folder / "config"
     (where / "config.yaml").write_text(f"scale: smoke\nfigures: [{FIGURE}]\n")
-    smoke = yaml.safe_load((where / "scales/smoke.yaml").read_text())
+    smoke = fast_yaml.load((where / "scales/smoke.yaml").read_text())
     one = {"environments": ["tmaze_carried_10"], "methods": ["dqn_ff"], "seeds": [0]}
     smoke["figures"][FIGURE] = {**smoke["figures"][FIGURE], **one}
-    (where / "scales/smoke.yaml").write_text(yaml.safe_dump(smoke, sort_keys=False))
+    (where / "scales/smoke.yaml").write_text(fast_yaml.dump(smoke, sort_keys=False))
 
-    pipeline = yaml.safe_load((workflow.folder / "dvc.yaml").read_text().replace("demo", "smoke"))
+    pipeline = fast_yaml.load((workflow.folder / "dvc.yaml").read_text().replace("demo", "smoke"))
     kept = {name: pipeline["stages"][name] for name in STAGES}
     for stage in kept.values():
         for part in ("outs", "deps"):
             stage[part] = [x for x in stage.get(part, []) if belongs(x if isinstance(x, str) else next(iter(x)))]
-    (workflow.folder / "dvc.yaml").write_text(yaml.safe_dump({**pipeline, "stages": kept}, sort_keys=False))
+    (workflow.folder / "dvc.yaml").write_text(fast_yaml.dump({**pipeline, "stages": kept}, sort_keys=False))
 
 
 def belongs(path: str) -> bool:
@@ -184,9 +184,9 @@ def test_a_damaged_object_is_noticed_before_anything_is_drawn_from_it(repository
 def test_the_scores_of_two_commits_are_compared(repository: Any) -> None:
     before = json.loads((repository.folder / "metrics/smoke.json").read_text())[FIGURE]["aggregation"]["dqn_ff"]
     smoke = repository.folder / "config/scales/smoke.yaml"
-    settings = yaml.safe_load(smoke.read_text())
+    settings = fast_yaml.load(smoke.read_text())
     settings["figures"][FIGURE]["environments"] = ["tmaze_carried_10", "tmaze_carried_20"]
-    smoke.write_text(yaml.safe_dump(settings, sort_keys=False))
+    smoke.write_text(fast_yaml.dump(settings, sort_keys=False))
     repository.run("dvc", "repro")
     after = json.loads((repository.folder / "metrics/smoke.json").read_text())
     repository.run(*GIT, "add", "-A")

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import fast_yaml
 import preloaded
 import pytest
-import yaml
 from made_once import made_once
 
 from recollect.artifacts.stopping import STATUS
@@ -146,9 +146,9 @@ def test_a_scoring_that_is_killed_goes_on_with_the_same_bytes(smoke_data: Path, 
     for name in ("whole", "killed"):
         shutil.copytree(smoke_data, tmp_path / name)
         path = tmp_path / name / "config/methods/dt.yaml"
-        content = yaml.safe_load(path.read_text())
+        content = fast_yaml.load(path.read_text())
         content.setdefault("variants", {})["many"] = {"evaluation_only": True, "evaluation": {"episodes": 30}}
-        path.write_text(yaml.safe_dump(content))
+        path.write_text(fast_yaml.dump(content))
 
     def scored(folder: Path) -> tuple[str, bytes]:
         done = preloaded.run("recollect.cli", ["evaluate", *where], cwd=folder, env=environment(), timeout=300)

@@ -9,8 +9,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import pytest
-import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURE = "results/smoke/figures/amago_dark_key_door.pdf"
@@ -42,7 +42,7 @@ def test_a_workflow_in_another_folder_uses_this_one_as_a_module(untouched: Any, 
 
 def test_the_catalogue_finds_what_it_looks_for(root: Path) -> None:
     assert (root / "workflow/Snakefile").is_file() and (root / "config/README.md").is_file()
-    usage = yaml.safe_load((root / ".snakemake-workflow-catalog.yml").read_text())["usage"]
+    usage = fast_yaml.load((root / ".snakemake-workflow-catalog.yml").read_text())["usage"]
     assert usage["software-stack-deployment"] == {"conda": True, "apptainer": True, "apptainer+conda": False}
     assert usage["report"] is True and "min_version(" in (root / "Snakefile").read_text()
     assert "snakemake>=9.20,<" in (root / "pyproject.toml").read_text()

@@ -8,8 +8,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import pytest
-import yaml
 
 from recollect import __version__
 from recollect.settings.errors import UserError
@@ -28,13 +28,13 @@ def test_the_version_stands_in_one_place_and_is_said_alike_by_the_others() -> No
     assert "version" in project["project"]["dynamic"] and "version" not in project["project"]
     assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "recollect.__version__"}
     assert release.version_of(ROOT) == __version__
-    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == __version__
+    assert fast_yaml.load((ROOT / "CITATION.cff").read_text())["version"] == __version__
     headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[:2] == ["Unreleased", __version__]
 
 
 def test_of_each_paper_the_citation_names_authors_and_place() -> None:
-    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())["references"]
+    cited = fast_yaml.load((ROOT / "CITATION.cff").read_text())["references"]
     assert len(cited) == 7 and len({paper["title"] for paper in cited}) == 7
     for paper in cited:
         assert len(paper["authors"]) > 2 and paper["year"] in range(2022, 2026), paper["title"]

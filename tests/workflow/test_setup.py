@@ -17,8 +17,9 @@ from importlib import metadata
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import fast_yaml
 import pytest
-import yaml
+from syntax import statements
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVS = ROOT / "envs"
@@ -135,7 +136,7 @@ def test_families_never_disagree_about_a_version_and_hold_one_faiss_each() -> No
 def test_everything_that_src_imports_is_in_a_runtime_lock() -> None:
     imported: set[str] = set()
     for path in (ROOT / "src").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in statements(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 imported |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -196,7 +197,7 @@ def test_the_lock_of_a_world_pins_and_hashes_all_that_it_names(path: Path, locki
     python, wanted, left_out = locking.WORLDS[path.stem]
     lock = locking.parse(path.read_text())
     assert all(f"{x}" in path.read_text() for x in wanted) and not lock.keys() & set(left_out)
-    environment = yaml.safe_load(path.with_suffix(".yaml").read_text())
+    environment = fast_yaml.load(path.with_suffix(".yaml").read_text())
     assert environment["dependencies"] == [f"python={python}", "pip"]
     assert f"envs/worlds/{path.name}" in path.with_suffix(".yaml").read_text()
 
@@ -207,7 +208,7 @@ def test_the_lock_of_a_world_pins_and_hashes_all_that_it_names(path: Path, locki
 @pytest.mark.parametrize("path", ENVIRONMENTS, ids=lambda path: path.stem)
 def test_a_conda_environment_is_minimal_and_stamped_with_the_locks_it_names(path: Path, locking: ModuleType) -> None:
     text = path.read_text()
-    assert yaml.safe_load(text)["dependencies"] == ["python=3.11", "pip"]
+    assert fast_yaml.load(text)["dependencies"] == ["python=3.11", "pip"]
     named = re.findall(r"locks/[a-z0-9_-]+\.txt", text)
     cpu = path.stem == "cpu"
     assert f"locks/{'base' if cpu else path.stem}.txt" in named
@@ -525,7 +526,7 @@ def profile(name: str, *options: str) -> dict[str, object]:
 
     text = (ROOT / "workflow" / "profiles" / name / "config.yaml").read_text()
     if "__use_yte__: true" not in text:
-        settings: dict[str, object] = yaml.safe_load(text)
+        settings: dict[str, object] = fast_yaml.load(text)
         return settings
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["snakemake", *options])
@@ -613,7 +614,7 @@ def test_ci_runs_the_tests_and_can_be_executed() -> None:
 
 def test_the_licence_and_the_citation_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    citation = fast_yaml.load((ROOT / "CITATION.cff").read_text())
     assert citation["license"] == project["license"] == "MIT"
     assert "the Recollect authors" in (ROOT / "LICENSE").read_text()
 

@@ -208,6 +208,7 @@ print(json.dumps({"torn": torn, "kills": kills, "refused": refused, "reached": r
 """
 
 
+@pytest.mark.slow
 def test_dozens_of_kills_in_a_tight_save_loop_tear_nothing_and_lose_no_sealed_step(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", KILL_LOOP, str(tmp_path), "40"], capture_output=True, text=True, timeout=300

@@ -298,6 +298,7 @@ def test_processes_go_on_until_their_job_has_saved_and_end_with_it(
     wait_until(lambda: not any(map(runs, pids)), "its processes end with it")
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_reported_and_the_others_end() -> None:
     world = make(2, id="CartPole-v1", processes=True)
     world.reset()

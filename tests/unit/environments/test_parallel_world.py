@@ -231,6 +231,7 @@ def test_worlds_share_processes_and_leave_nothing_there() -> None:
             parallel.pool().ask("get_state", closed, [()] * 2)
 
 
+@pytest.mark.slow
 def test_no_answer_is_taken_for_another() -> None:
     """Ctrl-C between a request and its answers ends the processes; a copy of this process may not ask them."""
     _, world = both("dark_room")
@@ -294,6 +295,7 @@ def test_worlds_that_are_stepped_in_turn_play_what_they_play_one_after_the_other
         assert_same(other.step(action_B), one.step(action_B))
 
 
+@pytest.mark.slow
 def test_episodes_that_begin_in_turn_are_those_that_begin_one_after_the_other() -> None:
     alone, together = several("mini_grid", 4, 3)
     draws = np.random.default_rng(0)

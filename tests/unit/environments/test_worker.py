@@ -190,6 +190,7 @@ def test_a_killed_parent_leaves_no_worker_even_where_a_child_holds_its_connectio
     wait_until(lambda: not runs(pid), "the worker ends", seconds=10)
 
 
+@pytest.mark.slow
 def test_a_job_that_is_told_to_stop_can_still_save_its_games() -> None:
     """What stops a job goes to all its processes, as Ctrl-C from a terminal, then SIGTERM from SLURM."""
     job = subprocess.Popen([sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, text=True, start_new_session=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 
 from recollect.artifacts.scores import concat_scores, scores_frame
 from recollect.figures import training_metrics
@@ -88,7 +88,7 @@ def test_options_that_cannot_be_drawn_are_refused(options: dict[str, Any], words
 
 def test_a_figure_of_training_waits_for_the_runs_that_it_draws(workdir: Path) -> None:
     content = {"kind": "training_metrics", "environments": ["tmaze_passive_5"], "methods": ["dqn_ff"], "seeds": [0]}
-    Path("config/figures/mine.yaml").write_text(yaml.safe_dump(content))
+    Path("config/figures/mine.yaml").write_text(fast_yaml.dump(content))
     made = plan("smoke", ["mine"])
     run = ("smoke", "tmaze_passive_5", "dqn_ff", 0)
     assert list(inputs.figure_inputs("smoke", "mine").values()) == [paths.train_table(*run)]

@@ -6,10 +6,10 @@ import os
 import weakref
 from pathlib import Path
 
+import fast_yaml
 import huggingface_hub
 import pytest
 import torch
-import yaml
 from torch.nn import functional as F
 
 from recollect.artifacts.sealed import sealing, verify, write_arrays
@@ -328,7 +328,7 @@ def test_the_image_encoder_alone_has_the_precision_that_a_scale_says(small_clip,
         "extends": "smoke",
         "vision_language_models": {"clip-vit-b16": {"precision": "bfloat16"}},
     }
-    (workdir / "config/scales/own.yaml").write_text(yaml.safe_dump(own))
+    (workdir / "config/scales/own.yaml").write_text(fast_yaml.dump(own))
     network = vision_language_model("clip-vit-b16", "own", model=small_clip[1], device="cpu").network
     assert network.visual.conv1.weight.dtype == torch.bfloat16 and network.token_embedding.weight.dtype == torch.float32
 
@@ -356,7 +356,7 @@ def test_what_a_scale_says_of_a_model_is_how_it_sees(small_clip, workdir):
     """The provenance has it, so the model must, too."""
     _, path = small_clip
     own = {"description": "d", "extends": "smoke", "vision_language_models": {"clip-vit-b16": {"fit": "squash"}}}
-    (workdir / "config/scales/own.yaml").write_text(yaml.safe_dump(own))
+    (workdir / "config/scales/own.yaml").write_text(fast_yaml.dump(own))
     models = [vision_language_model("clip-vit-b16", scale, model=path, device="cpu") for scale in (None, "own")]
     assert [model.fit for model in models] == ["crop", "squash"]  # also while the other is held
 

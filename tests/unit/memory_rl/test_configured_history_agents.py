@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from recollect.common.contract import Facts
 from recollect.common.transformer import Transformer
@@ -24,7 +24,7 @@ CONTINUOUS = Facts(observation_size=2, observation_values=(), actions=0, horizon
 
 def configured() -> list[str]:
     """Every method of the four algorithms, and every variant of it, those of its bases too."""
-    read = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in CONFIG.glob("*.yaml")}
+    read = {path.stem: fast_yaml.load(path.read_text(encoding="utf-8")) for path in CONFIG.glob("*.yaml")}
     found = []
     for name, content in read.items():
         layers = [content]

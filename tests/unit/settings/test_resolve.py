@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import fast_yaml
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +28,7 @@ MAPPINGS = st.dictionaries(st.sampled_from("abcd"), VALUES, max_size=4)
 def write(folder: Path, name: str, content: dict) -> None:
     path = folder / f"{name}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(fast_yaml.dump(content))
 
 
 @pytest.fixture

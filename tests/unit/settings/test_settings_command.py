@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import pytest
-import yaml
 
 from recollect import cli
 from recollect.settings.errors import UserError
@@ -36,7 +36,7 @@ def line(file: str, text: str) -> int:
 
 
 def test_all_settings_are_shown_defaults_included() -> None:
-    shown = yaml.safe_load(settings("paper", ROOM, "radt"))
+    shown = fast_yaml.load(settings("paper", ROOM, "radt"))
     assert shown["method"]["hyperparameters"]["optimisation"]["learning_rate"] == 1e-4  # in no file of config/
     assert shown["method"]["hyperparameters"]["retrieval"]["cut_off"] == 0.98
     assert shown["environment"]["source"]["hyperparameters"]["gae_lambda"] == 0.95
@@ -46,8 +46,8 @@ def test_all_settings_are_shown_defaults_included() -> None:
 
 
 def test_an_environment_alone_and_a_figure_are_shown_too() -> None:
-    assert list(yaml.safe_load(settings("demo", "tmaze_passive_50"))) == ["environment"]
-    shown = yaml.safe_load(settings("demo", figure="radt_200_trials"))["figure"]
+    assert list(fast_yaml.load(settings("demo", "tmaze_passive_50"))) == ["environment"]
+    shown = fast_yaml.load(settings("demo", figure="radt_200_trials"))["figure"]
     assert shown["methods"] == ["ad.k_50_episodes_200", "dpt.episodes_200"] and shown["options"]["columns"] == 3
 
 

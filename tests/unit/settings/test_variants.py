@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import fast_yaml
 import pytest
-import yaml
 
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import method_mapping, names, played_method, resolve
@@ -16,7 +16,7 @@ ROOM = "dark_room_10x10"
 
 def add(path: Path, content: dict) -> None:
     """Lay keys over a YAML file, without merging below the first level."""
-    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **content}))
+    path.write_text(fast_yaml.dump({**fast_yaml.load(path.read_text()), **content}))
 
 
 def test_a_variant_differs_from_its_method_in_what_it_says_and_its_name_only(workdir: Path) -> None:
@@ -31,10 +31,10 @@ def test_a_variant_differs_from_its_method_in_what_it_says_and_its_name_only(wor
 
 def test_its_own_settings_come_last(workdir: Path) -> None:
     scale = workdir / "config/scales/smoke.yaml"
-    content = yaml.safe_load(scale.read_text())
+    content = fast_yaml.load(scale.read_text())
     content["methods"]["ad"]["environments"] = {ROOM: {"hyperparameters": {"episodes_back": 3}}}
     content["methods"]["ad"]["hyperparameters"]["reward_scale"] = 4.0
-    scale.write_text(yaml.safe_dump(content))
+    scale.write_text(fast_yaml.dump(content))
     assert resolve("smoke", ROOM, "ad", 0).method.hyperparameters.episodes_back == 3
     chosen = resolve("smoke", ROOM, "ad.k_50", 0).method.hyperparameters
     assert (chosen.episodes_back, chosen.reward_scale) == (50, 4.0)
@@ -63,9 +63,9 @@ def test_a_subtitle_stands_behind_the_title_of_the_method_unless_the_variant_has
 
 def test_a_scale_can_add_variants_and_a_derived_method_has_those_of_its_base(workdir: Path) -> None:
     scale = workdir / "config/scales/smoke.yaml"
-    content = yaml.safe_load(scale.read_text())
+    content = fast_yaml.load(scale.read_text())
     content["methods"]["ad"]["variants"] = {"mine": {"hyperparameters": {"episodes_back": 9}}}
-    scale.write_text(yaml.safe_dump(content))
+    scale.write_text(fast_yaml.dump(content))
     assert resolve("smoke", ROOM, "ad.mine", 0).method.hyperparameters.episodes_back == 9
     with pytest.raises(UserError, match="no variant named 'mine'"):
         resolve("paper", ROOM, "ad.mine", 0)
@@ -111,7 +111,7 @@ def test_listing_variants_retrains_nothing(workdir: Path) -> None:
 @pytest.mark.usefixtures("in_the_repository")
 def test_every_listed_variant_resolves() -> None:
     for method in names("methods"):
-        for variant in yaml.safe_load(Path(f"config/methods/{method}.yaml").read_text()).get("variants", {}):
+        for variant in fast_yaml.load(Path(f"config/methods/{method}.yaml").read_text()).get("variants", {}):
             differs = False
             for env in (
                 ROOM,

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import unquote, urlsplit
 
+import fast_yaml
 import huggingface_hub
 import pytest
-import yaml
 
 from recollect import commands
 from recollect.artifacts.sealed import read_json, verify
@@ -172,7 +172,7 @@ def test_files_are_known_again_by_the_index(hub, index):
 def test_the_rule_generate_waits_for_the_data_set_that_its_files_lie_in(workdir):
     def reads(folder):
         source = {"algorithm": "published_files", "hyperparameters": {"folder": folder}}
-        (workdir / "config/environments/mine.yaml").write_text(yaml.safe_dump({"world": "dark_room", "source": source}))
+        (workdir / "config/environments/mine.yaml").write_text(fast_yaml.dump({"world": "dark_room", "source": source}))
         return inputs.generate_inputs("smoke", "mine")
 
     index = Path("data/published/dark_room/index.json")
@@ -192,16 +192,16 @@ def test_the_rule_generate_waits_for_the_data_set_that_its_files_lie_in(workdir)
 @pytest.mark.slow
 def test_an_unknown_data_set_is_found_before_anything_runs(workdir):
     path = workdir / "config/scales/smoke.yaml"
-    content = yaml.safe_load(path.read_text())
+    content = fast_yaml.load(path.read_text())
     chosen = {"folder": "data/published/dark_rooms/10x10"}
     content["environments"]["dark_room_10x10"]["source"] = {"algorithm": "published_files", "hyperparameters": chosen}
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(fast_yaml.dump(content))
     with pytest.raises(UserError, match="no published data set named 'dark_rooms'"):
         check()
 
 
 def test_every_configured_data_set_is_sound(workdir):
-    for name in yaml.safe_load((workdir / "config/published_data.yaml").read_text()):
+    for name in fast_yaml.load((workdir / "config/published_data.yaml").read_text()):
         chosen = published_data(name)
         assert chosen.revision is None or len(chosen.revision) == 40
         assert chosen.repository == f"ml-jku/{name}"

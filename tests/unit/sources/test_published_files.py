@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import numpy as np
 import pytest
-import yaml
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from published_formats import (
     DTYPES,
@@ -327,10 +327,10 @@ def test_the_form_of_rows_follows_from_the_world():
 
 def test_a_scale_that_names_published_files_takes_over_nothing_of_the_source_agent(workdir):
     path = workdir / "config/scales/smoke.yaml"
-    content = yaml.safe_load(path.read_text())
+    content = fast_yaml.load(path.read_text())
     chosen = {"algorithm": "published_files", "hyperparameters": {"folder": "somewhere"}}
     content["environments"]["dark_room_10x10"]["source"] = chosen
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(fast_yaml.dump(content))
     source = environment_settings("smoke", "dark_room_10x10").source
     assert source is not None and source.split == "train" and "published_files" in known("source")
     assert validated(Hyperparameters, source.hyperparameters, where="here") == Hyperparameters(folder="somewhere")
@@ -350,7 +350,7 @@ def published_room(workdir, room_files):
     def say(folder=folder, **more):
         source = {"algorithm": "published_files", "hyperparameters": {"folder": str(folder), **more}}
         entry = {"world": "dark_room", "options": ROOM, "source": source}
-        (workdir / "config/environments/room.yaml").write_text(yaml.safe_dump(entry))
+        (workdir / "config/environments/room.yaml").write_text(fast_yaml.dump(entry))
 
     say()
     return workdir, folder, say

@@ -6,9 +6,9 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import numpy as np
 import pytest
-import yaml
 
 import recollect
 from recollect.artifacts.live import Live
@@ -115,7 +115,7 @@ def own_source(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (workdir / "mine").mkdir()
     (workdir / "mine/own_source.py").write_text(OWN_SOURCE)
     content = {"description": "Short.", "seeds": [0], "environments": {ROOM: {"source": {"algorithm": "own_source"}}}}
-    (workdir / "config/scales/mini.yaml").write_text(yaml.safe_dump(content))
+    (workdir / "config/scales/mini.yaml").write_text(fast_yaml.dump(content))
     (workdir / "played.txt").write_text("one")
     return workdir
 
@@ -144,7 +144,7 @@ def test_histories_begin_afresh_on_another_device_or_with_other_files(change: st
 def test_a_source_plays_with_its_own_seed_in_the_options_of_training(own_source: Path) -> None:
     scale = own_source / "config/scales/mini.yaml"
     environment = {"source": {"algorithm": "own_source", "seed": 3}, "training_options": {"width": 7}}
-    scale.write_text(yaml.safe_dump({**yaml.safe_load(scale.read_text()), "environments": {ROOM: environment}}))
+    scale.write_text(fast_yaml.dump({**fast_yaml.load(scale.read_text()), "environments": {ROOM: environment}}))
     generate("mini", ROOM)
     arrays = read_arrays(paths.histories("mini", ROOM), kind="histories")
     assert set(arrays["reward"]) == {3.0} and set(arrays["observation"].ravel()) == {7}
@@ -179,9 +179,9 @@ def test_a_scoring_goes_on_only_with_the_same_policy_and_settings_of_the_same_se
     begin(seed=1)
     begin(weight=1.0)
     path = workdir / "config/environments/tmaze_passive.yaml"
-    content = yaml.safe_load(path.read_text())
+    content = fast_yaml.load(path.read_text())
     content["evaluation"]["seed"] = 9
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(fast_yaml.dump(content))
     begin()
     assert told[0] == told[1] and len(set(told)) == 4
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import fast_yaml
 import pytest
-import yaml
 from own_files import files_of_the_page
 
 from recollect.environments import checker
@@ -159,7 +159,7 @@ def test_the_tasks_that_are_evaluated_and_those_of_the_histories_are_tried_too(
     for place, other in (("source", {"split": "eval"}), ("evaluation", {"splits": ["eval"]})):
         environment = {"evaluation": {"splits": ["train"]}, "source": {"split": "train"}} | {place: other}
         content = {"description": "d", "seeds": [0], "environments": {"dark_room_10x10": environment}}
-        (workdir / "config/scales/mini.yaml").write_text(yaml.safe_dump(content))
+        (workdir / "config/scales/mini.yaml").write_text(fast_yaml.dump(content))
         tried.clear()
         assert "every promise" in "".join(check_own("mini", "dark_room_10x10"))
         assert set(tried) == {"train", "eval"}

@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import numpy as np
 import pytest
-import yaml
 from made_results import ROOM, SCALE, configure, described
 from typer.testing import CliRunner
 
@@ -68,7 +68,7 @@ def judged(claim: dict[str, Any], **differs: Any) -> dict[str, Any]:
     """The only contrast of a claim, with the claim's own verdict under `claim`."""
     path = Path("config/claims/one.yaml")
     path.parent.mkdir(exist_ok=True)
-    path.write_text(yaml.safe_dump({**claim, **differs}))
+    path.write_text(fast_yaml.dump({**claim, **differs}))
     claims(SCALE, [FIGURE])
     (found,) = read_json(paths.claims(SCALE), kind="claims")["claims"]
     (contrast,) = found["contrasts"]
@@ -176,7 +176,7 @@ def test_a_claim_holds_where_as_many_contrasts_hold_as_it_needs(said: dict[str, 
     scored("dt", 3, 3)
     two = [*contrast(), *contrast(wanted="below")]
     for needed, verdict in ((1, "holds"), (2, "contradicted"), (None, "contradicted")):
-        Path("config/claims/one.yaml").write_text(yaml.safe_dump({**said, "contrasts": two, "needed": needed}))
+        Path("config/claims/one.yaml").write_text(fast_yaml.dump({**said, "contrasts": two, "needed": needed}))
         assert claims(SCALE, [FIGURE])[0]["verdict"] == verdict
 
 
@@ -225,7 +225,7 @@ def test_a_terminal_gets_the_columns_below_each_other(said: dict[str, Any]) -> N
     scored("dt", 3, 3)
     Path("config/claims/one.yaml").parent.mkdir(exist_ok=True)
     two = contrast() + contrast(says="AD minus four, a number", that=4.0)
-    Path("config/claims/one.yaml").write_text(yaml.safe_dump({**said, "contrasts": two}))
+    Path("config/claims/one.yaml").write_text(fast_yaml.dump({**said, "contrasts": two}))
     lines = asked().splitlines()
     assert lines[2] == "✓ holds: RA-DT, AD ends above DT. (figure 3; one)" and lines[-1] == "1 holds"
     assert (
@@ -238,7 +238,7 @@ def test_where_no_claim_is_judged_that_is_said_with_the_scales_at_which_it_is(sa
     path = Path("config/claims/one.yaml")
     path.parent.mkdir(exist_ok=True)
     assert asked() == f"no claim about these figures is judged at scale {SCALE}\n"
-    path.write_text(yaml.safe_dump({**said, "scales": {"smoke": {}}}))
+    path.write_text(fast_yaml.dump({**said, "scales": {"smoke": {}}}))
     assert f"{path}: judged at " in asked() and "smoke" in asked() and "| claim |" in asked("--table")
     with pytest.raises(UserError, match=f"no claim is judged\n.*at scale {SCALE}"):
         asked("--strict")
@@ -273,31 +273,31 @@ def test_a_claim_of_a_run_that_its_figure_has_not_is_found_by_the_check(said: di
     for scale in set(names("scales")) - {SCALE, "paper"}:  # so that the check has less to read
         Path(f"config/scales/{scale}.yaml").unlink()
     path = Path("config/claims/one.yaml")
-    path.write_text(yaml.safe_dump({**said, "contrasts": contrast(that={"method": "radtt"})}))
+    path.write_text(fast_yaml.dump({**said, "contrasts": contrast(that={"method": "radtt"})}))
     with pytest.raises(UserError, match="has no radtt") as refused:
         check()
     assert str(path) in refused.value.where
-    path.write_text(yaml.safe_dump({**said, "contrasts": contrast(wanted="equal")}))
+    path.write_text(fast_yaml.dump({**said, "contrasts": contrast(wanted="equal")}))
     with pytest.raises(UserError, match="margin above zero"):
         claims_of(SCALE)
-    path.write_text(yaml.safe_dump({**said, "scales": {"smok": {}}}))
+    path.write_text(fast_yaml.dump({**said, "scales": {"smok": {}}}))
     with pytest.raises(UserError, match="no scale 'smok'"):
         claims_of("paper")
     for wrong in ([SCALE], SCALE, {SCALE: 5}):
-        path.write_text(yaml.safe_dump({**said, "scales": wrong}))
+        path.write_text(fast_yaml.dump({**said, "scales": wrong}))
         with pytest.raises(UserError, match="must map names to settings"):
             claims_of(SCALE)
-    path.write_text(yaml.safe_dump({**said, "scales": {SCALE: None}}))
+    path.write_text(fast_yaml.dump({**said, "scales": {SCALE: None}}))
     assert [claim.name for claim in claims_of(SCALE)] == ["one"]  # nothing differs there
     path.write_text(
-        yaml.safe_dump({**said, "contrasts": contrast(this={"env": ROOM, "method": "ad", "episodes": [0.5, 0.2]})})
+        fast_yaml.dump({**said, "contrasts": contrast(this={"env": ROOM, "method": "ad", "episodes": [0.5, 0.2]})})
     )
     with pytest.raises(UserError, match="two shares that rise"):
         claims_of(SCALE)
-    path.write_text(yaml.safe_dump({**said, "contrasts": contrast(this={"env": ROOM})}))
+    path.write_text(fast_yaml.dump({**said, "contrasts": contrast(this={"env": ROOM})}))
     with pytest.raises(UserError, match="needs `env` and `method`"):
         claims_of(SCALE)
-    path.write_text(yaml.safe_dump({**said, "needed": 2}))
+    path.write_text(fast_yaml.dump({**said, "needed": 2}))
     with pytest.raises(UserError, match="there are 1 contrasts"):
         claims_of(SCALE)
 
@@ -332,7 +332,7 @@ def test_each_score_file_is_read_once(said: dict[str, Any], monkeypatch: pytest.
     )
     path = Path("config/claims/one.yaml")
     path.parent.mkdir(exist_ok=True)
-    path.write_text(yaml.safe_dump({**said, "contrasts": 3 * contrast()}))
+    path.write_text(fast_yaml.dump({**said, "contrasts": 3 * contrast()}))
     claims(SCALE, [FIGURE])
     assert len(opened) == len(set(opened)) == 10
 
@@ -349,10 +349,10 @@ def test_a_figure_judges_its_claims_by_its_own_scores_and_is_stale_when_one_chan
     job = Job("figure", SCALE, FIGURE)
     before = STAGE.settings_text(job), STAGE.code_text(job)
     assert is_drawn(SCALE, FIGURE)
-    Path("config/claims/one.yaml").write_text(yaml.safe_dump({**said, "contrasts": contrast(margin=4)}))
+    Path("config/claims/one.yaml").write_text(fast_yaml.dump({**said, "contrasts": contrast(margin=4)}))
     assert STAGE.settings_text(job) != before[0] and not is_drawn(SCALE, FIGURE)
     # Without claims, as at scale smoke, nothing of them is in a figure, nor in what it depends on.
-    Path("config/claims/one.yaml").write_text(yaml.safe_dump({**said, "scales": {}}))
+    Path("config/claims/one.yaml").write_text(fast_yaml.dump({**said, "scales": {}}))
     assert "claims" not in json.loads(STAGE.settings_text(job)) and STAGE.code_text(job) != before[1]
     assert judged_claims(SCALE, FIGURE) == ()
 
@@ -360,28 +360,28 @@ def test_a_figure_judges_its_claims_by_its_own_scores_and_is_stale_when_one_chan
 def test_claims_stand_paper_by_paper_and_headline_ones_first(said: dict[str, Any]) -> None:
     kinds = {"a": ("HELM", False), "b": ("HELM", True), "c": ("RA-DT", False), "d": ("Memory-RL", True)}
     for name, (paper, headline) in kinds.items():
-        Path(f"config/claims/{name}.yaml").write_text(yaml.safe_dump({**said, "paper": paper, "headline": headline}))
+        Path(f"config/claims/{name}.yaml").write_text(fast_yaml.dump({**said, "paper": paper, "headline": headline}))
     assert [claim.name for claim in claims_of(SCALE, (FIGURE,))] == ["c", "d", "b", "a"]
 
 
 def test_a_scale_that_draws_less_than_the_one_it_extends_has_not_the_claims_of_the_rest(said: dict[str, Any]) -> None:
     for name, that in (("one", 3.0), ("two", {"method": "dt"})):
-        Path(f"config/claims/{name}.yaml").write_text(yaml.safe_dump({**said, "contrasts": contrast(that=that)}))
+        Path(f"config/claims/{name}.yaml").write_text(fast_yaml.dump({**said, "contrasts": contrast(that=that)}))
     Path("config/scales/less.yaml").write_text(
-        yaml.safe_dump({"extends": SCALE, "description": "Less.", "figures": {FIGURE: {"methods": ["ad"]}}})
+        fast_yaml.dump({"extends": SCALE, "description": "Less.", "figures": {FIGURE: {"methods": ["ad"]}}})
     )
     assert [claim.name for claim in claims_of(SCALE, (FIGURE,))] == ["one", "two"]
     assert [claim.name for claim in claims_of("less", (FIGURE,))] == ["one"]
     elsewhere = judged_elsewhere("less", (FIGURE,))  # so that none vanishes without a word
     assert list(elsewhere) == ["two"] and SCALE in elsewhere["two"] and "less" not in elsewhere["two"]
-    Path("config/claims/two.yaml").write_text(yaml.safe_dump({**said, "contrasts": contrast(that={"method": "dtt"})}))
+    Path("config/claims/two.yaml").write_text(fast_yaml.dump({**said, "contrasts": contrast(that={"method": "dtt"})}))
     with pytest.raises(UserError, match="has no dtt"):
         claims_of("less", (FIGURE,))
 
 
 def test_our_claims_name_their_paper_and_where_it_says_so() -> None:
     folder = Path(__file__).resolve().parents[3] / "config/claims"
-    said = [yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.yaml"))]
+    said = [fast_yaml.load(path.read_text()) for path in sorted(folder.glob("*.yaml"))]
     assert said and all(claim["paper"] in PAPERS and claim["source"] for claim in said)
 
 
@@ -446,9 +446,9 @@ def test_a_claim_of_ones_own_that_names_no_scales_is_judged_where_its_figure_is_
     folder = workdir / "own_claims/config/claims"
     folder.mkdir(parents=True)
     own = {key: said[key] for key in ("short", "statement", "figure", "contrasts")}
-    (folder / "own.yaml").write_text(yaml.safe_dump({**own, "scales": None}))
+    (folder / "own.yaml").write_text(fast_yaml.dump({**own, "scales": None}))
     other = said | {"paper": "A paper of mine", "short": "other"}
-    (folder / "other.yaml").write_text(yaml.safe_dump(other))
+    (folder / "other.yaml").write_text(fast_yaml.dump(other))
     assert [(claim.name, claim.paper) for claim in claims_of(SCALE)] == [
         ("other", "A paper of mine"),
         ("own", "Your own"),
@@ -463,6 +463,6 @@ def test_a_claim_of_ones_own_that_names_no_scales_is_judged_where_its_figure_is_
     assert SCALE in judged_elsewhere("smoke", (FIGURE,))["own"]
 
     own["contrasts"][0]["that"] = {"method": "dr"}
-    (folder / "own.yaml").write_text(yaml.safe_dump(own))
+    (folder / "own.yaml").write_text(fast_yaml.dump(own))
     with pytest.raises(UserError, match=r"has no dr\n"):
         claims_of(SCALE)

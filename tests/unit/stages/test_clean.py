@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
+import fast_yaml
 import pandas as pd
 import pytest
 import typer
-import yaml
 from typer.testing import CliRunner
 
 from recollect import commands
@@ -37,11 +37,11 @@ def few(workdir: Path) -> Path:
             if path.stem not in stay:
                 path.unlink()
     scale = Path("config/scales/smoke.yaml")
-    scale.write_text(yaml.safe_dump({**yaml.safe_load(scale.read_text()), "figures": {}}))
+    scale.write_text(fast_yaml.dump({**fast_yaml.load(scale.read_text()), "figures": {}}))
     for name, env, methods in (("room", ROOM, ["radt"]), ("maze", MAZE, ["dqn_ff"])):
         content = {"kind": "curve_panels", "title": name, "category": "c", "caption": name, "seeds": [0, 1]}
         content |= {"environments": [env], "methods": methods}
-        Path(f"config/figures/{name}.yaml").write_text(yaml.safe_dump(content))
+        Path(f"config/figures/{name}.yaml").write_text(fast_yaml.dump(content))
     Path("config/config.yaml").write_text("scale: smoke\nfigures: [room, maze]\n")
     for job in plan("smoke", ["room", "maze"]).needs:
         for path in STAGES[job.stage].makes(job):

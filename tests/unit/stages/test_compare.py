@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import fast_yaml
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from made_results import MAZE, ROOM, SCALE, claim, configure, described, method_changed
 from typer.testing import CliRunner
 
@@ -44,7 +44,7 @@ def test_the_difference_and_its_interval_are_those_of_a_claim_about_the_same_run
     path = Path("config/claims/apart.yaml")
     arms = {"this": {"env": ROOM, "method": "ad", "episodes": [0.5, 1.0]}, "that": {"method": "dt"}}
     path.write_text(
-        yaml.safe_dump({**yaml.safe_load(path.read_text()), "contrasts": [{"says": "AD minus DT", **arms}]})
+        fast_yaml.dump({**fast_yaml.load(path.read_text()), "contrasts": [{"says": "AD minus DT", **arms}]})
     )
     ((contrast,),) = (found["contrasts"] for found in verdicts(SCALE, ["few"]))
     lines = text.splitlines()
@@ -54,9 +54,9 @@ def test_the_difference_and_its_interval_are_those_of_a_claim_about_the_same_run
 
 def test_where_episodes_begin_empty_all_count_and_unseen_tasks_before_others(workdir: Path) -> None:
     path = Path("config/environments/tmaze_passive.yaml")
-    content = yaml.safe_load(path.read_text())
+    content = fast_yaml.load(path.read_text())
     content["evaluation"]["splits"] = ["train", "eval"]
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(fast_yaml.dump(content))
     for method, value_E in (("dqn_gpt", np.arange(10.0)), ("dqn_lstm", np.zeros(10))):
         for seed in range(3):
             known = {"env": MAZE, "method": method, "seed": seed, "step": 10, "task": 0, "metric": "return"}

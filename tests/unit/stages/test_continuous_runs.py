@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import fake_suite
+import fast_yaml
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-import yaml
 
 from recollect.artifacts.inputs import Inputs
 from recollect.artifacts.sealed import read_arrays, read_table
@@ -93,7 +93,7 @@ SCALE = {
 def generated(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with the scale `mini` and the histories of its tasks, and the fake package."""
     fake_suite.install(monkeypatch)
-    (workdir / "config/scales/mini.yaml").write_text(yaml.safe_dump(SCALE))
+    (workdir / "config/scales/mini.yaml").write_text(fast_yaml.dump(SCALE))
     generate("mini", ENV)
     return workdir
 
@@ -197,7 +197,7 @@ def test_target_returns_are_those_that_tasks_list(generated: Path) -> None:
 
 def test_numbers_are_not_sampled(generated: Path) -> None:
     changed = {**SCALE, "methods": {**SCALE["methods"], "dt": {"hyperparameters": {**LEARNING, "selection": "sample"}}}}  # type: ignore[dict-item]
-    (generated / "config/scales/mini.yaml").write_text(yaml.safe_dump(changed))
+    (generated / "config/scales/mini.yaml").write_text(fast_yaml.dump(changed))
     with pytest.raises(UserError, match="predicted as numbers"):
         train("mini", ENV, "dt", 0)
 

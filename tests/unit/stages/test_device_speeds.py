@@ -6,8 +6,8 @@ import shutil
 import sys
 from pathlib import Path
 
+import fast_yaml
 import pytest
-import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # benchmarks is no part of the package
 
@@ -34,13 +34,13 @@ def part(stage: str, method: str = "dt", seconds: float = 5000.0) -> dict[str, o
 def made(workdir: Path) -> Path:
     """A working directory with a figure of two runs of DT, and a GPU that takes 1000 seconds to start a job."""
     path = workdir / "config/speeds.yaml"
-    speeds = yaml.safe_load(path.read_text())
+    speeds = fast_yaml.load(path.read_text())
     speeds["machines"]["cuda"] |= {"startup": STARTUP}
-    path.write_text(yaml.safe_dump(speeds))
+    path.write_text(fast_yaml.dump(speeds))
     shutil.rmtree(workdir / "config/speeds")
-    figure = yaml.safe_load((workdir / "config/figures/radt_dark_room_10x10.yaml").read_text())
+    figure = fast_yaml.load((workdir / "config/figures/radt_dark_room_10x10.yaml").read_text())
     small = {**figure, "environments": [ROOM], "methods": ["dt"], "seeds": [42, 43], "references": []}
-    (workdir / "config/figures/one.yaml").write_text(yaml.safe_dump(small))
+    (workdir / "config/figures/one.yaml").write_text(fast_yaml.dump(small))
     return workdir
 
 
@@ -49,7 +49,7 @@ def reckoned(made: Path, *jobs: dict[str, object], device: str = "auto") -> Fore
     content = {"device": "Made-up GPU 80GB", "commit": "abc", "date": "2026-01-02", "torch": "2", "peaks": {}}
     path = made / "config/speeds/made_up_gpu_80gb.yaml"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(yaml.safe_dump({**content, "jobs": list(jobs)}))
+    path.write_text(fast_yaml.dump({**content, "jobs": list(jobs)}))
     return forecast("paper", ["one"], measured={}, device=device)
 
 
@@ -103,7 +103,7 @@ def test_of_several_timed_devices_only_that_of_this_machine_is_reckoned_with(
     folder.mkdir()
     for name in ("Small GPU", "Large GPU"):
         content: dict[str, object] = {"device": name, "commit": "abc", "date": "2026-01-02", "torch": "2", "peaks": {}}
-        device_speeds.path_of(name).write_text(yaml.safe_dump(content))
+        device_speeds.path_of(name).write_text(fast_yaml.dump(content))
     for here in ("Small GPU", "Large GPU", "Another GPU", ""):
         monkeypatch.setattr(device_speeds, "device_model", lambda here=here: here)
         found = device_speeds.speeds_of("auto")

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import numpy as np
 import pytest
-import yaml
 
 from recollect.artifacts.sealed import manifest_path, read_arrays, read_table, verify, write_arrays
 from recollect.common.contract import facts_of, world_as_met
@@ -114,8 +114,8 @@ def pictures(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     # The fingerprint of the code looks into the package's own folder only.
     monkeypatch.setattr(stage, "code_fingerprint", lambda *modules: "code")
     monkeypatch.setattr("recollect.common.parts_on_disk.encode_in_parts", functools.partial(encode_in_parts, rows=ROWS))
-    (workdir / "config/environments" / f"{ENV}.yaml").write_text(yaml.safe_dump(ENVIRONMENT))
-    (workdir / "config/scales/mini.yaml").write_text(yaml.safe_dump(SCALE))
+    (workdir / "config/environments" / f"{ENV}.yaml").write_text(fast_yaml.dump(ENVIRONMENT))
+    (workdir / "config/scales/mini.yaml").write_text(fast_yaml.dump(SCALE))
     for task in registry.tasks(ENV, {}, "train"):
         (workdir / "files" / task.name).mkdir(parents=True)
         for episode in range(EPISODES):
@@ -233,7 +233,7 @@ def test_trained_weights_are_an_input_of_all_that_encodes(pictures: Path) -> Non
     write_arrays(weights, {n: 2 * v.numpy() for n, v in trained.network.state_dict().items()}, kind="image encoder")
     path = pictures / "config/environments" / f"{ENV}.yaml"
     chosen = {**ENVIRONMENT, "images": {**ENVIRONMENT["images"], "weights": str(weights)}}  # type: ignore[dict-item]
-    path.write_text(yaml.safe_dump(chosen))
+    path.write_text(fast_yaml.dump(chosen))
     embed_images.embed_images("mini", ENV)
     target = paths.encoded_histories("mini", ENV)
     assert str(weights) in verify(target)["provenance"]["inputs"]
@@ -273,7 +273,7 @@ def test_environments_without_images_and_unknown_encoders_are_refused(pictures: 
 
 def test_the_rules_encode_images_before_anything_learns(pictures: Path) -> None:
     figure = {"kind": "in_context_curve", "environments": [ENV], "methods": ["dt"], "options": {"metric": "return"}}
-    (pictures / "config/figures/pictures.yaml").write_text(yaml.safe_dump(figure))
+    (pictures / "config/figures/pictures.yaml").write_text(fast_yaml.dump(figure))
     assert plan("mini", ["pictures"]).files("embed_images") == [paths.encoded_histories("mini", ENV)]
     assert plan("mini", ["pictures"]).files("generate") == [paths.histories("mini", ENV)]
     assert plan("demo", ["radt_dark_room_10x10"]).files("embed_images") == []
@@ -283,7 +283,7 @@ def test_an_encoder_is_trained_on_the_histories_before_they_are_encoded_with_it(
     path = pictures / "config/environments" / f"{ENV}.yaml"
     random = read_arrays_of_encoded(ENVIRONMENT, path)
     images = {**ENVIRONMENT["images"], "weights": "data/{scale}/{env}/image_encoder.safetensors"}  # type: ignore[dict-item]
-    path.write_text(yaml.safe_dump({**ENVIRONMENT, "images": images}))
+    path.write_text(fast_yaml.dump({**ENVIRONMENT, "images": images}))
     job, weights = Job("train_images", "mini", ENV), paths.image_encoder("mini", ENV)
     assert inputs.embed_images_inputs("mini", ENV)["image_encoder"] == weights and maker(weights, "mini") == job
     with pytest.raises(UserError, match="an input is missing"):
@@ -304,7 +304,7 @@ def test_an_encoder_is_trained_on_the_histories_before_they_are_encoded_with_it(
 
 def read_arrays_of_encoded(environment: dict[str, Any], path: Path) -> np.ndarray:
     """What a random encoder makes of the histories."""
-    path.write_text(yaml.safe_dump(environment))
+    path.write_text(fast_yaml.dump(environment))
     embed_images.embed_images("mini", ENV)
     found = np.array(read_arrays(paths.encoded_histories("mini", ENV))["observation"])
     paths.encoded_histories("mini", ENV).unlink()

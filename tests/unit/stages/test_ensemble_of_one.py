@@ -8,8 +8,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import pytest
-import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # benchmarks is no part of the package
 
@@ -25,7 +25,7 @@ OF = ("smoke", "tmaze_passive_5", "dqn_lstm")
 @pytest.fixture
 def as_one(workdir: Path) -> Path:
     path = workdir / "config/scales/smoke.yaml"
-    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "ensembles": [OF[-1]]}))
+    path.write_text(fast_yaml.dump({**fast_yaml.load(path.read_text()), "ensembles": [OF[-1]]}))
     return workdir
 
 

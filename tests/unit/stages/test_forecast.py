@@ -8,9 +8,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
+import fast_yaml
 import numpy as np
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from recollect import commands
@@ -62,15 +62,15 @@ GENERATED = {GENERATE: took(GENERATE, 100.0)}
 def made(workdir: Path) -> Path:
     """A working directory whose figures `one` and `two` are about two seeds of DT, on a made-up machine."""
     path = workdir / "config/speeds.yaml"
-    speeds = yaml.safe_load(path.read_text())
+    speeds = fast_yaml.load(path.read_text())
     both = {"cpu": {**MACHINE, "basis": "recorded"}, "cuda": {**MACHINE, "basis": "assumed", "startup": 1000}}
-    path.write_text(yaml.safe_dump({**speeds, "machines": both}))
+    path.write_text(fast_yaml.dump({**speeds, "machines": both}))
     (workdir / "config/recorded_jobs.csv").unlink()
     shutil.rmtree(workdir / "config/speeds")
-    figure = yaml.safe_load((workdir / "config/figures/radt_dark_room_10x10.yaml").read_text())
+    figure = fast_yaml.load((workdir / "config/figures/radt_dark_room_10x10.yaml").read_text())
     small = {**figure, "environments": [ROOM], "methods": ["dt"], "seeds": [0, 1], "references": []}
     for name in ("one", "two"):
-        (workdir / f"config/figures/{name}.yaml").write_text(yaml.safe_dump(small))
+        (workdir / f"config/figures/{name}.yaml").write_text(fast_yaml.dump(small))
     return workdir
 
 
@@ -85,9 +85,9 @@ def test_a_forecast_of_two_runs_is_what_a_person_reckons(made: Path) -> None:
 def test_a_notebook_that_changes_a_setting_gets_another_forecast(workdir: Path) -> None:
     path = workdir / "config/scales/smoke.yaml"
     before = forecast("smoke", [f"radt_{ROOM}"], measured={}).seconds()
-    scale = yaml.safe_load(path.read_text())
+    scale = fast_yaml.load(path.read_text())
     scale["methods"]["dt"]["hyperparameters"]["optimisation"]["steps"] *= 100
-    path.write_text(yaml.safe_dump(scale))
+    path.write_text(fast_yaml.dump(scale))
     assert forecast("smoke", [f"radt_{ROOM}"], measured={}).seconds() > 2 * before
 
 
@@ -116,11 +116,11 @@ def test_what_remains_is_what_is_missing_or_stale_and_what_waits_for_it(
 
 
 def test_what_is_made_of_what_is_here_today_is_not_forecast_again(made: Path) -> None:
-    figure = yaml.safe_load(Path("config/figures/one.yaml").read_text())
+    figure = fast_yaml.load(Path("config/figures/one.yaml").read_text())
     drawn_from_traces = {**figure, "kind": "state_visitation", "options": {}, "seeds": [0]}
-    Path("config/figures/walks.yaml").write_text(yaml.safe_dump(drawn_from_traces))
+    Path("config/figures/walks.yaml").write_text(fast_yaml.dump(drawn_from_traces))
     Path("config/figures/speed.yaml").write_text(
-        yaml.safe_dump({**figure, "kind": "throughput", "options": {}, "seeds": [0]})
+        fast_yaml.dump({**figure, "kind": "throughput", "options": {}, "seeds": [0]})
     )
     more = {"inspect": {"split": "eval", "tasks": [0, 6, 13]}, "measure": {"machine": "a CPU"}}
     for job in forecast("smoke", ["walks", "speed"], measured={}).plan.needs:
@@ -328,9 +328,9 @@ def test_what_was_measured_beats_what_is_recorded_and_another_size_is_scaled(mad
     assert only_one.estimates[Job("run", *RUN)].seconds == 7.0 + EVALUATE
 
     path = made / "config/scales/demo.yaml"  # the same job with twice the updates and nothing else
-    smoke = yaml.safe_load((made / "config/scales/smoke.yaml").read_text())
+    smoke = fast_yaml.load((made / "config/scales/smoke.yaml").read_text())
     smoke["methods"]["dt"]["hyperparameters"]["optimisation"] |= {"steps": 120}
-    path.write_text(yaml.safe_dump(smoke))
+    path.write_text(fast_yaml.dump(smoke))
     larger = forecast("demo", ["one"], measured=measured).estimates[Job("run", "demo", *RUN[1:])]
     assert larger.source == "scaled"
     assert larger.seconds == pytest.approx(7.0 * (120 * 3 + 4 * 300) / (TRAIN - 10) + 2.0)

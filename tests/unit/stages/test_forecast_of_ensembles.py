@@ -10,8 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fast_yaml
 import pytest
-import yaml
 
 from recollect.amago.hyperparameters import MixSettings
 from recollect.amago.work import trained
@@ -53,10 +53,10 @@ def made(workdir: Path) -> Path:
     """A working directory with a figure of four seeds of one ensemble, and a made-up GPU."""
     path = workdir / "config/speeds.yaml"
     both = {"cpu": {**MACHINE, "basis": "recorded"}, "cuda": CUDA}
-    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "machines": both}))
+    path.write_text(fast_yaml.dump({**fast_yaml.load(path.read_text()), "machines": both}))
     (workdir / "config/recorded_jobs.csv").unlink()
     shutil.rmtree(workdir / "config/speeds")
-    figure = yaml.safe_load((workdir / "config/figures/memory_rl_passive_tmaze.yaml").read_text())
+    figure = fast_yaml.load((workdir / "config/figures/memory_rl_passive_tmaze.yaml").read_text())
     small = {
         **figure,
         "environments": [MAZE],
@@ -65,7 +65,7 @@ def made(workdir: Path) -> Path:
         "references": [],
         "options": {},
     }
-    (workdir / "config/figures/one.yaml").write_text(yaml.safe_dump(small))
+    (workdir / "config/figures/one.yaml").write_text(fast_yaml.dump(small))
     return workdir
 
 
@@ -85,7 +85,7 @@ def timed(folder: Path, *jobs: tuple[Job, float, int]) -> None:
     path = folder / "config/speeds/made_up_gpu_80gb.yaml"
     path.parent.mkdir(exist_ok=True)
     listed = [timed_job(*one).model_dump(mode="json") for one in jobs]
-    path.write_text(yaml.safe_dump({**content, "jobs": listed}))
+    path.write_text(fast_yaml.dump({**content, "jobs": listed}))
 
 
 def of_one_seed(cost: Forecast) -> Estimate:
@@ -238,7 +238,7 @@ def test_without_gpus_or_with_a_job_for_each_seed_nothing_is_shared(made: Path) 
     alone = 10 + work_of(TRAIN).passes + work_of(EVALUATE).passes
     assert of_one_seed(forecast("paper", ["one"], measured={}, device="cpu")).seconds == pytest.approx(alone)
     path = made / "config/config.yaml"
-    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "seeds_together": 1}))
+    path.write_text(fast_yaml.dump({**fast_yaml.load(path.read_text()), "seeds_together": 1}))
     cost = forecast("paper", ["one"], measured={}, devices=4)
     by_itself = 10 + share(1) + work_of(EVALUATE).passes
     assert of_one_seed(cost).seconds == pytest.approx(by_itself)
@@ -283,7 +283,7 @@ def test_an_ensemble_is_estimated_from_an_ensemble_and_a_run_alone_from_one_alon
     timed(made, (other, 7e9, 1), (other, 5000.0, 8), (EVALUATE, 200.0, 1))
     assert of_one_seed(forecast("paper", ["one"], measured={})).seconds == together
     path = made / "config/config.yaml"
-    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "seeds_together": 1}))
+    path.write_text(fast_yaml.dump({**fast_yaml.load(path.read_text()), "seeds_together": 1}))
     assert of_one_seed(forecast("paper", ["one"], measured={})).seconds > 1e9
 
 
@@ -302,7 +302,7 @@ def test_the_record_of_a_seed_says_how_many_were_trained_with_it(
     workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = workdir / "config/scales/smoke.yaml"
-    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "ensembles": ["dqn_ff"]}))
+    path.write_text(fast_yaml.dump({**fast_yaml.load(path.read_text()), "ensembles": ["dqn_ff"]}))
     monkeypatch.setattr(train, "train_together", lambda *of, **options: (2, {0: False, 2: False}))
     monkeypatch.setattr("recollect.stages.run.time", SimpleNamespace(perf_counter=iter([10.0, 22.0]).__next__))
     ahead("smoke", "tmaze_passive_5", "dqn_ff", [0, 1, 2])

@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 import fake_suite
+import fast_yaml
 import numpy as np
 import pytest
-import yaml
 
 from recollect.artifacts.sealed import read_arrays, verify, write_arrays
 from recollect.settings.errors import UserError
@@ -42,7 +42,7 @@ def slow_source(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         source = {"algorithm": algorithm, "hyperparameters": {"policy": "random", "transitions": 230}}
         environment = {"options": {"horizon": 20, "only": ONLY}, "source": source}
         content = {"description": "Short.", "seeds": [0], "environments": {ENV: environment}}
-        (workdir / f"config/scales/{scale}.yaml").write_text(yaml.safe_dump(content))
+        (workdir / f"config/scales/{scale}.yaml").write_text(fast_yaml.dump(content))
     return workdir
 
 
@@ -69,7 +69,7 @@ def test_histories_made_task_by_task_are_those_made_at_once(slow_source: Path) -
 
 def test_the_histories_of_more_than_ten_tasks_stand_in_the_order_of_the_tasks(slow_source: Path) -> None:
     content = {"description": "All.", "seeds": [0], "environments": {ENV: {"source": {"algorithm": "slow_source"}}}}
-    (slow_source / "config/scales/many.yaml").write_text(yaml.safe_dump(content))
+    (slow_source / "config/scales/many.yaml").write_text(fast_yaml.dump(content))
     jobs = [maker(path, "many") for path in STAGES["generate"].inputs(Job("generate", "many", ENV)).values()]
     assert len(jobs) > 10
     for job in jobs:

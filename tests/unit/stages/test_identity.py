@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import fast_yaml
 import pytest
-import yaml
 
 from recollect.artifacts.sealed import manifest_path, write_json
 from recollect.settings.errors import UserError
@@ -144,9 +144,9 @@ def test_scores_of_another_run_are_refused(made: None) -> None:
 
 def test_encoded_images_of_another_environment_are_refused(workdir: Path) -> None:
     first, second = "procgen", "doodles"
-    content = yaml.safe_load(Path("config/environments/procgen.yaml").read_text())
+    content = fast_yaml.load(Path("config/environments/procgen.yaml").read_text())
     del content["images"]["weights"]  # as scale smoke does for the first
-    Path("config/environments/doodles.yaml").write_text(yaml.safe_dump(content))
+    Path("config/environments/doodles.yaml").write_text(fast_yaml.dump(content))
     for env in (first, second):
         make("generate", env)
         make("embed_images", env)
@@ -162,9 +162,9 @@ def test_what_is_merely_stale_or_says_nothing_is_taken(once: Path, workdir: Path
         shutil.copytree(once / name, name)
     for name in ("dt", "radt"):
         path = Path(f"config/methods/{name}.yaml")
-        content = yaml.safe_load(path.read_text())
+        content = fast_yaml.load(path.read_text())
         content.setdefault("hyperparameters", {})["context"] = 7
-        path.write_text(yaml.safe_dump(content))
+        path.write_text(fast_yaml.dump(content))
     read(*DT)
     read(*RADT)
     # Variants play a policy, or read a memory, of another name.

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-import yaml
 
 from recollect.artifacts.inputs import Inputs
 from recollect.artifacts.sealed import read_arrays, read_table
@@ -81,7 +81,7 @@ SCALE = {
 @pytest.fixture
 def generated(workdir: Path) -> Path:
     """A working directory with the scale `mini`, and the histories of its mazes."""
-    (workdir / "config/scales/mini.yaml").write_text(yaml.safe_dump(SCALE))
+    (workdir / "config/scales/mini.yaml").write_text(fast_yaml.dump(SCALE))
     generate("mini", ENV)
     return workdir
 
@@ -172,9 +172,9 @@ def test_the_published_settings_of_mazes_hold_at_the_paper_scale(workdir: Path) 
 
 def test_tables_of_whole_numbers_are_refused_where_observations_are_real(generated: Path) -> None:
     path = generated / "config/scales/mini.yaml"
-    content = yaml.safe_load(path.read_text())
+    content = fast_yaml.load(path.read_text())
     content["methods"]["dt"]["hyperparameters"]["network"]["observation_embedding"] = "one_hot"
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(fast_yaml.dump(content))
     with pytest.raises(UserError, match="no small whole numbers"):
         train("mini", ENV, "dt", 0)
 
@@ -182,10 +182,10 @@ def test_tables_of_whole_numbers_are_refused_where_observations_are_real(generat
 @pytest.mark.slow
 def test_real_numbers_between_bounds_may_stand_in_tables(generated: Path) -> None:
     path = generated / "config/scales/mini.yaml"
-    content = yaml.safe_load(path.read_text())
+    content = fast_yaml.load(path.read_text())
     network = content["methods"]["dt"]["hyperparameters"]["network"]
     network |= {"observation_embedding": "binned", "observation_bins": 8}  # a maze of 7 x 7 has multiples of 1/7
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(fast_yaml.dump(content))
     embed = build_network(resolve("mini", ENV, "dt", 0), facts_of(environment_settings("mini", ENV))).embed
     table = embed.observation.weight.detach()
     assert table.shape == (6 * 8, NETWORK["width"])

@@ -7,9 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fast_yaml
 import numpy as np
 import pytest
-import yaml
 
 from recollect.amago import speed as amago_speed
 from recollect.amago.loop import Trainer
@@ -140,7 +140,7 @@ def test_what_neither_acts_in_context_nor_says_how_fast_it_updates_is_refused(wo
 
 def test_a_figure_of_speeds_needs_no_run(workdir: Path) -> None:
     (workdir / "config/figures/mine.yaml").write_text(
-        yaml.safe_dump({"kind": "throughput", "environments": [ROOM], "methods": ["radt", "dt"], "seeds": [0]})
+        fast_yaml.dump({"kind": "throughput", "environments": [ROOM], "methods": ["radt", "dt"], "seeds": [0]})
     )
     made = plan("smoke", ["mine"])
     speeds = [paths.speed(*SMOKE, m, 0) for m in ("radt", "dt")]

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import made_results
 import numpy as np
 import pytest
-import yaml
 from made_results import ROOM, SCALE, described, method_changed, write_run
 from typer.testing import CliRunner
 
@@ -120,9 +120,9 @@ def test_what_runs_were_made_of_counts_too(few: str) -> None:
     assert stale_words(scores()) == f"2 of 6 runs are not of today's inputs: {ROOM}/ad seeds 0 and 1."
     write_arrays(histories, {"a": np.zeros(3)}, kind="histories", provenance=described("generate", SCALE, ROOM, ""))
     path = Path(f"config/environments/{ROOM}.yaml")
-    content = yaml.safe_load(path.read_text())
+    content = fast_yaml.load(path.read_text())
     content["source"]["hyperparameters"]["entropy"] = 0.0123
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(fast_yaml.dump(content))
     assert {frozenset(parts) for parts in not_of_today(scores()[:2]).values()} == {frozenset({"settings"})}
     histories.unlink()
     manifest_path(histories).unlink()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import fast_yaml
 import pytest
-import yaml
 
 from recollect.environments.registry import world_names
 from recollect.settings.catalogue import declaration
@@ -54,7 +54,7 @@ def test_histories_that_others_have_played_need_no_package_of_their_world(
 ) -> None:
     environments = {"meta_world": {"source": {"algorithm": "published_files"}}}
     content = {"description": "Read.", "seeds": [0], "environments": environments}
-    (workdir / "config/scales/read.yaml").write_text(yaml.safe_dump(content))
+    (workdir / "config/scales/read.yaml").write_text(fast_yaml.dump(content))
     monkeypatch.setattr(worlds, "find_spec", lambda package: None)
     worlds.check_worlds([Job("generate", "read", "meta_world")])
     for job in (Job("generate", "paper", "meta_world"), Job("run", "read", "meta_world", "dt", "0")):

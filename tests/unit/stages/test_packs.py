@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import fast_yaml
 import pytest
-import yaml
 
 from recollect.settings.errors import UserError
 from recollect.stages import packs
@@ -18,13 +18,13 @@ ROOM, OTHER = "dark_room_10x10", "dark_room_20x20"
 def made(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with one figure about DT, on machines where every job takes an hour and nothing more."""
     monkeypatch.setattr(packs, "hours_of", packs.hours_of.__wrapped__)  # as in a process of its own, each time
-    figure = yaml.safe_load((workdir / "config/figures/radt_dark_room_10x10.yaml").read_text())
+    figure = fast_yaml.load((workdir / "config/figures/radt_dark_room_10x10.yaml").read_text())
     for other in (workdir / "config/figures").glob("*.yaml"):
         other.unlink()
     for scale in (workdir / "config/scales").glob("*.yaml"):  # what they say of those figures
-        scale.write_text(yaml.safe_dump({**yaml.safe_load(scale.read_text()), "figures": {}}))
+        scale.write_text(fast_yaml.dump({**fast_yaml.load(scale.read_text()), "figures": {}}))
     small = {**figure, "environments": [ROOM], "methods": ["dt"], "seeds": [0, 1], "references": []}
-    (workdir / "config/figures/one.yaml").write_text(yaml.safe_dump(small))
+    (workdir / "config/figures/one.yaml").write_text(fast_yaml.dump(small))
     (workdir / "config/recorded_jobs.csv").unlink()
     takes(workdir, hours=1)
     return workdir
@@ -35,7 +35,7 @@ def takes(folder: Path, hours: float) -> None:
     path = folder / "config/speeds.yaml"
     machine = {"name": "made up", "startup": 2 * 3600 * hours, "pass": 0, "flop": 1e36, "world": 0}
     both = {"cpu": {**machine, "basis": "recorded"}, "cuda": {**machine, "basis": "assumed"}}
-    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "machines": both}))
+    path.write_text(fast_yaml.dump({**fast_yaml.load(path.read_text()), "machines": both}))
 
 
 @pytest.mark.parametrize(("hours", "seeds"), [(1, 10), (2.4, 4), (10, 1), (30, 1)])
@@ -75,9 +75,9 @@ def test_a_damaged_file_of_hours_is_made_again(made: Path) -> None:
 
 
 def test_packs_hold_the_seeds_that_the_same_figures_want_and_every_run_once(made: Path) -> None:
-    two = yaml.safe_load((made / "config/figures/one.yaml").read_text())
-    (made / "config/figures/one.yaml").write_text(yaml.safe_dump({**two, "seeds": list(range(7))}))
-    (made / "config/figures/two.yaml").write_text(yaml.safe_dump({**two, "seeds": [5, 6, 7]}))
+    two = fast_yaml.load((made / "config/figures/one.yaml").read_text())
+    (made / "config/figures/one.yaml").write_text(fast_yaml.dump({**two, "seeds": list(range(7))}))
+    (made / "config/figures/two.yaml").write_text(fast_yaml.dump({**two, "seeds": [5, 6, 7]}))
     takes(made, hours=2.4)  # four fit
     found = packs.packs("paper")
     assert sorted(seed for seeds in found for seed in seeds) == [0, 1, 2, 3, 4, 5, 6]  # 7 alone is no pack
@@ -88,7 +88,7 @@ def test_packs_hold_the_seeds_that_the_same_figures_want_and_every_run_once(made
 
 def test_a_variant_that_is_not_trained_is_in_no_pack(made: Path) -> None:
     path, methods = made / "config/figures/one.yaml", ["radt", "radt.every_25"]
-    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "methods": methods}))
+    path.write_text(fast_yaml.dump({**fast_yaml.load(path.read_text()), "methods": methods}))
     found = packs.packs("paper", hours={f"{ROOM} {method}": 1.0 for method in methods})
     assert found == {(0, 1): [(ROOM, "radt")]}
 
@@ -135,23 +135,23 @@ def test_seeds_of_an_ensemble_are_one_pack_however_long_they_take(made: Path) ->
     takes(made, hours=30)
     assert packs.packs("paper") == {}
     path = made / "config/scales/paper.yaml"
-    known = yaml.safe_load(path.read_text())
-    path.write_text(yaml.safe_dump({**known, "ensembles": ["dt"]}))
+    known = fast_yaml.load(path.read_text())
+    path.write_text(fast_yaml.dump({**known, "ensembles": ["dt"]}))
     assert packs.packs("paper") == {(0, 1): [(ROOM, "dt")]}
     assert packs.packs("paper", most=1) == {}
     for name, meant in {"dqn_gtp": "dqn_gpt", "dqn_gpt.layer_1": "dqn_gpt.layers_1"}.items():
-        path.write_text(yaml.safe_dump({**known, "ensembles": [name]}))
+        path.write_text(fast_yaml.dump({**known, "ensembles": [name]}))
         with pytest.raises(UserError, match=f"`ensembles` name '{name}'") as refused:
             packs.packs("paper")
         assert meant in refused.value.do
 
 
 def test_at_a_scale_of_small_runs_an_ensemble_holds_all_seeds_that_any_figure_wants(made: Path) -> None:
-    one = yaml.safe_load((made / "config/figures/one.yaml").read_text())
-    (made / "config/figures/one.yaml").write_text(yaml.safe_dump({**one, "methods": ["dt", "ad"], "seeds": [0, 1, 2]}))
-    (made / "config/figures/two.yaml").write_text(yaml.safe_dump({**one, "seeds": [1, 2, 3, 4]}))
+    one = fast_yaml.load((made / "config/figures/one.yaml").read_text())
+    (made / "config/figures/one.yaml").write_text(fast_yaml.dump({**one, "methods": ["dt", "ad"], "seeds": [0, 1, 2]}))
+    (made / "config/figures/two.yaml").write_text(fast_yaml.dump({**one, "seeds": [1, 2, 3, 4]}))
     path = made / "config/scales/demo.yaml"
-    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "ensembles": ["dt"]}))
+    path.write_text(fast_yaml.dump({**fast_yaml.load(path.read_text()), "ensembles": ["dt"]}))
     assert packs.packs("demo") == {(0, 1, 2, 3, 4): [(ROOM, "dt")]}  # and AD's go alone
     assert packs.packs("demo", most=1) == {}
     assert not (made / ".snakemake").exists()  # nothing was forecast

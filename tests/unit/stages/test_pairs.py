@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import pytest
-import yaml
 
 from recollect import api
 from recollect.settings.catalogue import CannotImport
@@ -34,8 +34,8 @@ def mine(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for path in Path("config", group).glob("*.yaml"):
             if path.stem != kept:
                 path.unlink()
-    scale = yaml.safe_load(Path("config/scales/smoke.yaml").read_text())
-    Path("config/scales/smoke.yaml").write_text(yaml.safe_dump({**scale, "figures": {}}))
+    scale = fast_yaml.load(Path("config/scales/smoke.yaml").read_text())
+    Path("config/scales/smoke.yaml").write_text(fast_yaml.dump({**scale, "figures": {}}))
     Path("config/config.yaml").write_text("scale: smoke\nfigures: amago_dark_key_door\n")
     folder = workdir / "mine_of_pairs"
     for group in ("environments", "figures"):
@@ -45,7 +45,7 @@ def mine(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def a_figure(mine: Path, env: str, method: str) -> None:
     content = {"kind": "in_context_curve", "title": "Own", "environments": [env], "methods": [method]}
-    (mine / "config/figures/own.yaml").write_text(yaml.safe_dump(content))
+    (mine / "config/figures/own.yaml").write_text(fast_yaml.dump(content))
 
 
 def a_world(mine: Path, text: str) -> None:
@@ -101,7 +101,7 @@ def test_a_world_that_no_figure_shows_is_checked_as_well(mine: Path) -> None:
 def test_a_package_that_registers_an_environment_is_named_with_file_and_line(mine: Path) -> None:
     (mine / "bandit.py").write_text("boom = 1 / 0\n")
     options = {"id": "mine/Bandit-v0", "package": "mine_of_pairs.bandit"}
-    (mine / "config/environments/bandit.yaml").write_text(yaml.safe_dump({"world": "gymnasium", "options": options}))
+    (mine / "config/environments/bandit.yaml").write_text(fast_yaml.dump({"world": "gymnasium", "options": options}))
     with pytest.raises(UserError, match="division by zero") as refused:
         check_pair("smoke", "bandit", "dqn_lstm")
     assert "mine_of_pairs/bandit.py:1 " in refused.value.where
@@ -126,7 +126,7 @@ def test_options_name_environments_that_there_are_drawn_or_not(
 ) -> None:
     def written(options: Any) -> None:
         content = {"title": "Own", "kind": kind, "environments": ["tmaze_passive_5"], "methods": ["dqn_lstm"]}
-        (mine / "config/figures/own.yaml").write_text(yaml.safe_dump({**content, "options": options}))
+        (mine / "config/figures/own.yaml").write_text(fast_yaml.dump({**content, "options": options}))
 
     written(options)
     for planning in (check.resolve_all, lambda: plan("smoke", ["own"])):
@@ -134,7 +134,7 @@ def test_options_name_environments_that_there_are_drawn_or_not(
             planning()
         assert "figures/own.yaml (scale smoke)" in refused.value.where
         assert "did you mean 'tmaze_passive_10'" in refused.value.do
-    written(yaml.safe_load(yaml.safe_dump(options).replace("pasive", "passive")))
+    written(fast_yaml.load(fast_yaml.dump(options).replace("pasive", "passive")))
     assert plan("smoke", ["own"]).needs
 
 
@@ -145,7 +145,7 @@ def test_what_was_logged_is_not_asked_of_a_method_that_is_not_trained(mine: Path
         "environments": ["dark_room_10x10"],
         "methods": ["radt.greedy"],
     }
-    (mine / "config/figures/own.yaml").write_text(yaml.safe_dump(content))
+    (mine / "config/figures/own.yaml").write_text(fast_yaml.dump(content))
     with pytest.raises(UserError, match=r"'radt\.greedy' is not trained, so nothing was logged") as refused:
         plan("smoke", ["own"])
     assert refused.value.do == "name 'radt', whose policy it plays"
@@ -267,11 +267,11 @@ def test_an_in_context_curve_of_episodes_that_each_start_empty_is_refused_with_i
 def test_a_page_that_nothing_can_draw_is_refused_where_it_is_asked_for(mine: Path) -> None:
     a_figure(mine, "gym.CartPole-v1", "dqn_lstm")
     file = mine / "config/figures/own.yaml"
-    content = {**yaml.safe_load(file.read_text()), "kind": "bars"}
-    file.write_text(yaml.safe_dump({**content, "pages": {"dqn_lstm": "gym.CartPole-v1"}}))
+    content = {**fast_yaml.load(file.read_text()), "kind": "bars"}
+    file.write_text(fast_yaml.dump({**content, "pages": {"dqn_lstm": "gym.CartPole-v1"}}))
     with pytest.raises(UserError, match="can have no inspection page") as refused:
         plan("smoke", ["own"])
     assert "function `scene`" in refused.value.do and "mine_of_pairs/config/figures/own.yaml" in refused.value.where
     env = "tmaze_passive_5"
-    file.write_text(yaml.safe_dump({**content, "environments": [env], "pages": {"dqn_lstm": env}}))
+    file.write_text(fast_yaml.dump({**content, "environments": [env], "pages": {"dqn_lstm": env}}))
     assert [job.stage for job in plan("smoke", ["own"]).needs].count("page") == 1

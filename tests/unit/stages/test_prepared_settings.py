@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import pytest
-import yaml
 
 from recollect.artifacts.sealed import manifest_path
 from recollect.settings import still
@@ -67,7 +67,7 @@ def test_all_figures_are_planned_without_torch(fresh: Path) -> None:
     for scale in gone:
         (fresh / f"config/scales/{scale}.yaml").unlink()
     for claim in (fresh / "config/claims").glob("*.yaml"):
-        if gone & yaml.safe_load(claim.read_text()).get("scales", {}).keys():
+        if gone & fast_yaml.load(claim.read_text()).get("scales", {}).keys():
             claim.unlink()
     check.check_once()
     done = subprocess.run([sys.executable, "-c", PLAN], capture_output=True, text=True)
@@ -170,12 +170,12 @@ def test_a_variant_that_nobody_listed_is_resolved_on_demand(one_figure: Path) ->
 
 def test_a_wrong_option_of_a_figure_stops_before_any_work(one_figure: Path) -> None:
     figure = one_figure / "config/figures/radt_dark_room_10x10.yaml"
-    content = yaml.safe_load(figure.read_text())
-    figure.write_text(yaml.safe_dump(content | {"options": {"metrik": "return"}}))
+    content = fast_yaml.load(figure.read_text())
+    figure.write_text(fast_yaml.dump(content | {"options": {"metrik": "return"}}))
     with pytest.raises(UserError, match="unknown key 'metrik'"):
         check.check_once()
     assert not check.KEPT.exists()
-    figure.write_text(yaml.safe_dump(content))
+    figure.write_text(fast_yaml.dump(content))
     check.check_once()
     assert check.KEPT.exists()
 

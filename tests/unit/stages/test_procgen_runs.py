@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 
 from recollect.artifacts.sealed import read_table
 from recollect.common.contract import facts_of
@@ -85,7 +85,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_scale(folder: Path) -> None:
-    (folder / "config/scales/mini.yaml").write_text(yaml.safe_dump(SCALE))
+    (folder / "config/scales/mini.yaml").write_text(fast_yaml.dump(SCALE))
 
 
 def run_all() -> dict[str, pd.DataFrame]:
@@ -137,9 +137,9 @@ def test_every_stage_works_with_procgen_itself(workdir: Path, monkeypatch: pytes
         pytest.skip(f"{error.what} (`make procgen`, or RECOLLECT_PROCGEN_PYTHON)")
     write_scale(workdir)
     path = workdir / "config/scales/mini.yaml"
-    content: Any = yaml.safe_load(path.read_text())
+    content: Any = fast_yaml.load(path.read_text())
     content["environments"][ENV]["options"]["games"] = ["bigfish", "ninja"]
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(fast_yaml.dump(content))
     check(run_all(), {"seen": 1, "unseen": 1, "eval": 1})
     assert int(Histories.open(paths.histories("mini", ENV)).episodes.length.max()) <= 60
 
@@ -178,7 +178,7 @@ def test_the_missing_python_is_said_before_any_work_where_it_plays_and_only_ther
     check_worlds([Job("generate", "paper", "dark_room_10x10")])
     files = {"source": {"algorithm": "published_files", "hyperparameters": {"folder": "x", "layout": "episodes"}}}
     content = {**SCALE, "environments": {ENV: files}}
-    (workdir / "config/scales/mini.yaml").write_text(yaml.safe_dump(content))
+    (workdir / "config/scales/mini.yaml").write_text(fast_yaml.dump(content))
     check_worlds([Job("generate", *of)])  # reads what others have played
     with pytest.raises(UserError, match="make procgen"):
         check_worlds([Job("run", *of)])
@@ -186,7 +186,7 @@ def test_the_missing_python_is_said_before_any_work_where_it_plays_and_only_ther
     (workdir / "mine").mkdir()
     (workdir / "mine/own_reader.py").write_text(OWN_READER)
     content["environments"] = {ENV: {"source": {"algorithm": "own_reader"}}}
-    (workdir / "config/scales/mini.yaml").write_text(yaml.safe_dump(content))
+    (workdir / "config/scales/mini.yaml").write_text(fast_yaml.dump(content))
     check_worlds([Job("generate", *of)])  # so does a reader of one's own
 
 

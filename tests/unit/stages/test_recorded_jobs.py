@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import fast_yaml
 import pytest
-import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # benchmarks is no part of the package
 
@@ -58,26 +58,26 @@ def test_a_job_is_written_down_with_the_median_of_its_seeds_and_jobs_of_other_sc
 def test_a_forecast_says_recorded_and_takes_the_seconds_or_carries_them_to_another_size(finished: Path) -> None:
     recorded_jobs.path().unlink()
     jobs.main(["smoke"])
-    figure = yaml.safe_load((finished / "config/figures/radt_dark_room_10x10.yaml").read_text())
+    figure = fast_yaml.load((finished / "config/figures/radt_dark_room_10x10.yaml").read_text())
     small = {**figure, "environments": [ROOM], "methods": ["dt"], "seeds": [7], "references": []}
-    (finished / "config/figures/one.yaml").write_text(yaml.safe_dump(small))
+    (finished / "config/figures/one.yaml").write_text(fast_yaml.dump(small))
     run = Job("run", "smoke", ROOM, "dt", "7")
     found = forecast("smoke", ["one"], measured={}).estimates[run]
     assert (found.seconds, found.source) == (pytest.approx(12.0 + 1.2, rel=0.01), "recorded")  # four digits of its work
 
-    smoke = yaml.safe_load((finished / "config/scales/smoke.yaml").read_text())
+    smoke = fast_yaml.load((finished / "config/scales/smoke.yaml").read_text())
     steps = smoke["methods"]["dt"]["hyperparameters"]["optimisation"]["steps"]
     smoke["methods"]["dt"]["hyperparameters"]["optimisation"] |= {"steps": 2 * steps}
-    (finished / "config/scales/demo.yaml").write_text(yaml.safe_dump(smoke))  # the same but for twice the updates
+    (finished / "config/scales/demo.yaml").write_text(fast_yaml.dump(smoke))  # the same but for twice the updates
     more = forecast("demo", ["one"], measured={}).estimates[run._replace(scale="demo")]
     assert more.source == "recorded" and more.seconds == pytest.approx(2 * 12.0 + 1.2, rel=0.02)
 
 
 def test_a_toy_run_of_this_machine_does_not_tell_what_a_large_one_takes(finished: Path) -> None:
     """Where recorded jobs are much nearer in size: whoever tries scale `smoke` first is told the same price of the demo."""
-    figure = yaml.safe_load((finished / "config/figures/radt_dark_room_10x10.yaml").read_text())
+    figure = fast_yaml.load((finished / "config/figures/radt_dark_room_10x10.yaml").read_text())
     small = {**figure, "environments": ["dark_room_7x7"], "methods": ["dt"], "seeds": [0], "references": []}
-    (finished / "config/figures/one.yaml").write_text(yaml.safe_dump(small))
+    (finished / "config/figures/one.yaml").write_text(fast_yaml.dump(small))
     measured = measurements()
     assert {job.scale for job in measured} == {"smoke"}
     own, none = (forecast("demo", ["one"], measured=known).estimates for known in (measured, {}))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import pytest
-import yaml
 
 from recollect.artifacts.inputs import Inputs
 from recollect.artifacts.sealed import read_arrays, read_table, verify
@@ -53,7 +53,7 @@ def little(workdir: Path) -> Path:
     config = workdir / "config"
     for name, source in ((ENV, {"algorithm": "ppo", "hyperparameters": PPO}),
                          (SHOWN, {"algorithm": "source_policies", "split": "eval", "hyperparameters": EXPERT})):  # fmt: skip
-        (config / f"environments/{name}.yaml").write_text(yaml.safe_dump({**ROOM, "source": source}))
+        (config / f"environments/{name}.yaml").write_text(fast_yaml.dump({**ROOM, "source": source}))
     memory = {"embedder_seed": 0, "stride": 6, "key_context": 24, "past": 6, "future": 6, "pooled_steps": 6}
     scale = {
         "description": "Seconds.",
@@ -64,7 +64,7 @@ def little(workdir: Path) -> Path:
             "radt": {"memory": memory, "hyperparameters": {**LEARNING, **EVERYTHING}},
         },
     }  # fmt: skip
-    (config / "scales/little.yaml").write_text(yaml.safe_dump(scale))
+    (config / "scales/little.yaml").write_text(fast_yaml.dump(scale))
     generate("little", ENV)
     return workdir
 
@@ -117,11 +117,11 @@ def test_demonstrations_are_an_input_of_training_and_evaluation(little: Path) ->
 )
 def test_a_wrong_option_is_refused_before_any_work(little: Path, wrong: dict[str, Any]) -> None:
     file = little / "config/scales/little.yaml"
-    scale = yaml.safe_load(file.read_text())
+    scale = fast_yaml.load(file.read_text())
     for name, value in wrong.items():
         chosen = scale["methods"]["radt"]["hyperparameters"]
         chosen[name] = {**chosen[name], **value} if isinstance(value, dict) else value
-    file.write_text(yaml.safe_dump(scale))
+    file.write_text(fast_yaml.dump(scale))
     with pytest.raises(UserError):
         train("little", ENV, "radt", 0)
     assert not paths.policy("little", ENV, "radt", 0).exists()

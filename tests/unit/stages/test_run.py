@@ -9,8 +9,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from recollect import cli
@@ -59,7 +59,7 @@ def test_train_by_hand_keeps_a_finished_run_and_trains_it_when_settings_changed(
         assert CliRunner().invoke(cli.app, words).exit_code == 0
     assert times() == before and "kept, it is of today's settings" in caplog.text
     path = made / "config/methods/dqn_ff.yaml"
-    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"hyperparameters": {"discount": 0.5}}))
+    path.write_text(fast_yaml.dump(fast_yaml.load(path.read_text()) | {"hyperparameters": {"discount": 0.5}}))
     assert CliRunner().invoke(cli.app, words).exit_code == 0
     assert times()["policy.safetensors"] > before["policy.safetensors"]
 
@@ -92,9 +92,9 @@ def test_a_damaged_policy_or_other_settings_train_again(made: Path) -> None:
     run(*OF, 0)
     assert paths.policy(*OF, 0).read_bytes() == content
     path = made / "config/methods/dqn_ff.yaml"
-    known = yaml.safe_load(path.read_text())
+    known = fast_yaml.load(path.read_text())
     known.setdefault("hyperparameters", {})["discount"] = 0.5
-    path.write_text(yaml.safe_dump(known))
+    path.write_text(fast_yaml.dump(known))
     assert not STAGES["train"].is_made(Job("train", *OF, "0"))
     run(*OF, 0)
     assert paths.policy(*OF, 0).read_bytes() != content

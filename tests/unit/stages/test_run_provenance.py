@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import pytest
-import yaml
 
 from recollect.artifacts.fingerprint import reachable
 from recollect.artifacts.sealed import write_json
@@ -29,8 +29,8 @@ def one_online_method(workdir: Path) -> None:
     """An online method of this test's own, beside the configured ones that learn from histories."""
     path = workdir / "config/methods/dqn_gpt.yaml"
     content = {"algorithm": "dqn", "data": "online", "hyperparameters": {"train_episodes": 5}}
-    variants = {name: {} for name in yaml.safe_load(path.read_text())["variants"]}  # which scale `paper` names
-    path.write_text(yaml.safe_dump({**content, "variants": variants}))
+    variants = {name: {} for name in fast_yaml.load(path.read_text())["variants"]}  # which scale `paper` names
+    path.write_text(fast_yaml.dump({**content, "variants": variants}))
 
 
 @pytest.fixture
@@ -49,9 +49,9 @@ def edit(path: Path, old: str, new: str) -> None:
 
 def edit_config(name: str, change: Callable[[dict[str, Any]], None]) -> None:
     path = Path("config") / f"{name}.yaml"
-    content = yaml.safe_load(path.read_text())
+    content = fast_yaml.load(path.read_text())
     change(content)
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(fast_yaml.dump(content))
 
 
 def changed(before: Texts, after: Texts) -> set[str]:
@@ -301,7 +301,7 @@ def test_inputs_are_verified_and_named_by_their_hash(workdir: Path) -> None:
 def test_networks_that_embed_for_each_other_are_refused(workdir: Path, circle: tuple[str, ...]) -> None:
     for name, embedder in zip(circle, circle[1:] + circle[:1], strict=True):
         content = {"base": "radt", "memory": {"embedder": f"method:{embedder}"}}
-        (workdir / f"config/methods/{name}.yaml").write_text(yaml.safe_dump(content))
+        (workdir / f"config/methods/{name}.yaml").write_text(fast_yaml.dump(content))
     for asked in (Job("embed", "smoke", ROOM, "own"), Job("run", "smoke", ROOM, "own", "0")):
         with pytest.raises(UserError, match="the `embedder` of method 'own' leads back to 'own'") as error:
             STAGES[asked.stage].inputs(asked)
@@ -323,7 +323,7 @@ def test_an_own_package_that_registers_an_environment_is_part_of_its_code(
     here = catalogue.roots()
     monkeypatch.setattr(provenance, "roots", lambda: {**here, "mine_of_walls": workdir})
     options = {"id": "mine/Bandit-v0", "package": "mine_of_walls.bandit"}
-    (workdir / "config/environments/bandit.yaml").write_text(yaml.safe_dump({"world": "gymnasium", "options": options}))
+    (workdir / "config/environments/bandit.yaml").write_text(fast_yaml.dump({"world": "gymnasium", "options": options}))
     assert "mine_of_walls.bandit" in provenance.world_of("smoke", "bandit")
 
 

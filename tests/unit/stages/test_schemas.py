@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import jsonschema
 import pytest
-import yaml
 
 from recollect.settings.loading import names
 from recollect.stages import schemas
@@ -29,10 +29,10 @@ def test_the_files_are_what_the_settings_models_say_today() -> None:
 def test_every_file_of_the_configuration_fits(group: str) -> None:
     check = jsonschema.Draft7Validator(schema(group))
     for name in names(group):
-        content = yaml.safe_load(Path(f"config/{group}/{name}.yaml").read_text())
+        content = fast_yaml.load(Path(f"config/{group}/{name}.yaml").read_text())
         wrong = [f"{'.'.join(map(str, error.path))}: {error.message[:200]}" for error in check.iter_errors(content)]
         assert not wrong, (name, wrong)
-    jsonschema.validate(yaml.safe_load(Path("config/config.yaml").read_text()), schema("config"))
+    jsonschema.validate(fast_yaml.load(Path("config/config.yaml").read_text()), schema("config"))
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_every_file_of_the_configuration_fits(group: str) -> None:
 )
 def test_a_misspelt_key_is_refused_wherever_it_stands(group: str, content: str) -> None:
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(yaml.safe_load(content), schema(group))
+        jsonschema.validate(fast_yaml.load(content), schema(group))

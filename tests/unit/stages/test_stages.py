@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fast_yaml
 import pytest
-import yaml
 from typer.main import get_command
 
 from recollect.artifacts.fingerprint import reachable
@@ -181,14 +181,14 @@ def test_a_variant_that_differs_in_acting_is_scored_by_a_job_of_its_own(workdir:
 
 def test_every_variant_that_is_not_trained_is_found_wherever_that_is_said(workdir: Path) -> None:
     path, env = workdir / "config/methods/dt.yaml", names("environments")[0]
-    said = yaml.safe_load(path.read_text())
+    said = fast_yaml.load(path.read_text())
     said.setdefault("variants", {}).update(
         acts={"evaluation_only": True, "hyperparameters": {"selection": "greedy"}},
         acts_too={"base": "acts"},
         learns={"base": "acts", "evaluation_only": False},
         in_one={"environments": {env: {"evaluation_only": True}}},
     )
-    path.write_text(yaml.safe_dump(said))
+    path.write_text(fast_yaml.dump(said))
     with held_still():
         for scale in names("scales"):
             listed = {

@@ -130,6 +130,7 @@ def test_an_edit_of_a_network_makes_its_own_runs_stale(
     assert changed == of_algorithm(modules, "helm", "helmv2", "shelm", "ppo_cnn", "ppo_lstm")
 
 
+@pytest.mark.slow
 def test_how_helm_reads_a_language_model_is_nothing_to_other_papers(
     stale: Callable[..., set[Pair]], modules: dict[Pair, tuple[str, ...]]
 ) -> None:

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import pytest
-import yaml
 
 from recollect.artifacts.live import FILE, Live, Points, points_of, read_live
 from recollect.artifacts.sealed import read_table
@@ -81,7 +81,7 @@ def test_seeds_that_are_trained_together_have_rows_of_their_own_and_one_line_of_
     workdir: Path, watched: Any, capsys: Any
 ) -> None:
     file = workdir / "config" / "scales" / "smoke.yaml"
-    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "ensembles": ["dqn_ff"]}))
+    file.write_text(fast_yaml.dump({**fast_yaml.load(file.read_text()), "ensembles": ["dqn_ff"]}))
     ahead("smoke", "tmaze_passive_5", "dqn_ff", [0, 1])
     line = [text for text in capsys.readouterr().err.splitlines() if text.startswith("training 2 seeds")][-1]
     tables = [points_of(read_table(paths.train_table("smoke", "tmaze_passive_5", "dqn_ff", s))) for s in range(2)]

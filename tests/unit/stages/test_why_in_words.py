@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import fast_yaml
 import pytest
-import yaml
 
 from recollect.artifacts.sealed import write_json
 from recollect.settings.errors import UserError
@@ -89,9 +89,9 @@ def test_the_first_six_of_the_seeds_that_have_one_reason_are_named_in_their_orde
 
 def test_a_wrong_claim_is_said_once_and_before_snakemake_plans(workdir: Path) -> None:
     path = workdir / "config/claims/ad_distance.yaml"
-    content = yaml.safe_load(path.read_text())
+    content = fast_yaml.load(path.read_text())
     content["contrasts"] = [{**content["contrasts"][0], "margin": -5}]
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(fast_yaml.dump(content))
     target = str(paths.FIGURE_FILES["pdf"]("paper", content["figure"]))
     for asked in (lambda: why.why("paper", [content["figure"]]), lambda: check_targets([target])):
         with pytest.raises(UserError) as raised:

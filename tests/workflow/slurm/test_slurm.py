@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fast_yaml
 import pytest
-import yaml
 from local_slurm import LocalSlurm, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("slurm")]
@@ -136,9 +136,9 @@ def test_ctrl_c_leaves_no_job_and_the_same_command_goes_on(cluster: LocalSlurm, 
 def test_seeds_go_as_arrays_where_they_are_asked_for(cluster: LocalSlurm, finished: Any) -> None:
     """One sbatch for all runs. Jobs of a group cannot be in an array, so the profile's groups go."""
     profile = finished.folder / "workflow/profiles/cluster/config.yaml"
-    settings = yaml.safe_load(profile.read_text())
+    settings = fast_yaml.load(profile.read_text())
     del settings["groups"]
-    profile.write_text(yaml.safe_dump(settings))
+    profile.write_text(fast_yaml.dump(settings))
     runs = [f"results/smoke/runs/tmaze_passive_5/dqn_ff/seed_{seed}/policy.safetensors" for seed in range(3)]
     before = len(cluster.jobs())
     finished.run("snakemake", "--profile", "cluster", *PACE, "--slurm-array-jobs", "run", "--", *runs)
