@@ -188,6 +188,9 @@ class ParallelWorld(World):
         """What its instances are told to reach, of a world that tells goals: [B, K, ...]."""
         return np.concatenate(self._ask_all("goals"))
 
+    def optimal_return(self) -> np.ndarray:
+        return np.concatenate(self._ask_all("optimal_return"))
+
     @property
     def timesteps(self) -> np.ndarray:
         return np.concatenate(self._ask_all("timesteps"))

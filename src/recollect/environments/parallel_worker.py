@@ -78,6 +78,7 @@ DOES: dict[str, Callable[..., Any]] = {
     "get_state": lambda number: worlds[number].get_state(),
     "set_state": lambda number, state: worlds[number].set_state(state),
     "goals": goals,
+    "optimal_return": lambda number: worlds[number].optimal_return(),
     "timesteps": lambda number: worlds[number].timesteps,
     "picture": picture,
     "close": close,

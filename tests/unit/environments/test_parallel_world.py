@@ -65,6 +65,14 @@ def both(name: str) -> tuple[World, World]:
     )
 
 
+def best_of(world: World) -> Any:
+    """The best return of each instance, or the words and the place that say that it is not known."""
+    try:
+        return world.optimal_return().tolist()
+    except UserError as error:
+        return error.what, error.where
+
+
 def assert_same(one: Any, other: Any) -> None:
     assert type(one) is type(other)
     if isinstance(one, dict):
@@ -96,6 +104,7 @@ def test_every_instance_plays_what_it_plays_in_one_process(name: str) -> None:
     assert getattr(together, "observation_parts", {}) == getattr(alone, "observation_parts", {})
     assert getattr(together, "parts", 0) == getattr(alone, "parts", 0)
     assert not hasattr(together, "players_of_nobody")
+    assert best_of(together) == best_of(alone)
     assert_same(together.reset(), alone.reset())
     told: list[Any] = [alone, together] if hasattr(alone, "goals") else []
     kept: list[dict[str, np.ndarray]] = []
