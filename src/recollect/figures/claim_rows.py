@@ -44,8 +44,12 @@ def marked(verdict: str) -> str:
 
 def of_several(claim: Claim) -> str:
     """How many contrasts must hold, where not all need to; else nothing."""
-    needed = claim.get("needed")
-    return f" ({needed} of {len(claim['contrasts'])} must hold)" if needed is not None else ""
+    return as_many(claim.get("needed"), len(claim["contrasts"]))
+
+
+def as_many(needed: int | str | None, contrasts: int) -> str:
+    """See :func:`of_several`; ``needed``: nothing where all must hold."""
+    return f" ({needed} of {contrasts} must hold)" if needed else ""
 
 
 def counted(claims: Iterable[Claim]) -> str:

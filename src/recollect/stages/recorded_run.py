@@ -181,7 +181,9 @@ def _records(scale: str, figures: Iterable[str]) -> list[Record | None]:
 def _claims(scale: str, figures: Sequence[str]) -> Iterator[Row]:
     """A row for each contrast of each claim that the figures show, judged by the scores that are there."""
     for claim in verdicts(scale, figures):
-        known = {name: claim[name] for name in ("paper", "statement", "source", "differs", "figure", "verdict")}
+        known = {
+            name: claim[name] for name in ("paper", "statement", "source", "differs", "figure", "verdict", "needed")
+        }
         known |= {"claim": claim["name"], "headline": "yes" if claim["headline"] else ""}
         if scale_settings(scale).published == "paper":
             known["published"] = ", ".join(f"{one['says']} {one['value']:g}" for one in claim["published"])

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from recollect.figures.claim_rows import marked, numbers
+from recollect.figures.claim_rows import as_many, marked, numbers
 from recollect.settings.catalogue import PAPERS
 
 FOLDER = Path("docs/recorded")
@@ -20,7 +20,7 @@ COLUMNS = {
     RUN: ("figures", "what", "value"),
     CLAIMS: (
         "claim", "paper", "headline", "statement", "source", "differs", "figure", "verdict",
-        "says", "value", "low", "high", "wanted", "margin", "seeds", "tasks", "contrast", "why", "published",
+        "says", "value", "low", "high", "wanted", "margin", "seeds", "tasks", "contrast", "why", "published", "needed",
     ),
     NUMBERS: ("figure", "title", "of", "panel", "method", "x", "y", "low", "high", "seeds", "tasks"),
 }  # fmt: skip
@@ -119,7 +119,7 @@ def verdicts(rows: Sequence[Row]) -> Iterator[tuple[Row, str]]:
         for row in contrasts:
             value, interval, wanted = _cells(row)
             found.append(f"{row['says']}: " + (f"{value} ({interval}), {wanted}" if interval else row["why"]))
-        yield contrasts[0], "<br>".join(found)
+        yield contrasts[0], "<br>".join(found) + as_many(contrasts[0]["needed"], len(contrasts))
 
 
 def _claims(rows: Sequence[Row], said: str) -> str:
@@ -135,7 +135,7 @@ def _claims(rows: Sequence[Row], said: str) -> str:
         link = f"[{first['statement']}](../config/claims/{first['claim']}.yaml)"
         link = f"**{link}**" if first["headline"] else link
         source = f"{first['source'][0].upper()}{first['source'][1:]}. " if first["source"] else ""
-        claim = f"{link} {source}{first['differs']}".strip()
+        claim = f"{link}{as_many(first['needed'], len(contrasts))} {source}{first['differs']}".strip()
         if first["published"]:
             claim += f" Published: {first['published']}."
         for row in contrasts:

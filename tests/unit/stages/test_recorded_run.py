@@ -156,6 +156,24 @@ def test_the_readme_has_all_claims_of_a_figure_that_shows_a_headline_one_and_no_
     assert "It ends elsewhere." in page and "It ends elsewhere." not in readme
 
 
+def test_where_not_all_contrasts_must_hold_readme_and_page_say_how_many(few: str) -> None:
+    here = {"env": made_results.ROOM, "method": "ad"}
+    up = {"says": "last minus first", "this": {**here, "episodes": [0.67, 1]}, "that": {"episodes": [0, 0.33]}}
+    down = {**up, "says": "first minus last", "this": {**here, "episodes": [0, 0.33]}, "that": {"episodes": [0.67, 1]}}
+    made_results.claim("moves", few, statement="It moves.", contrasts=[up, down], needed=1)
+    record(SCALE, [few])
+    rows = [row for row in read(CLAIMS) if row["claim"] == "moves"]
+    assert [(row["verdict"], row["contrast"], row["needed"]) for row in rows] == [
+        ("holds", "holds", "1"),
+        ("holds", "contradicted", "1"),
+    ]
+    readme, page = (Path(name).read_text() for name in ("README.md", "docs/radt.md"))
+    (short,) = [line for line in readme.splitlines() if "It moves." in line]
+    assert short.startswith("| ✓ holds | ") and short.endswith(" (1 of 2 must hold) |")
+    assert "[It moves.](../config/claims/moves.yaml) (1 of 2 must hold) " in page
+    assert "must hold" not in "".join(line for line in page.splitlines() if "It rises." in line)
+
+
 def test_figures_that_are_recorded_later_join_those_before_and_each_says_what_it_was_made_with(
     few: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
