@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -129,12 +131,24 @@ def test_a_task_has_the_same_history_to_the_bit_whatever_other_tasks_are_in_the_
     assert (ten.recorder.action[:, 3] != ten.recorder.action[:, 4]).mean() > 0.5
 
 
-def test_the_number_of_threads_changes_no_bit():
+def test_the_number_of_threads_changes_no_bit_and_no_return_that_is_shown(monkeypatch):
+    shown: list[list[float]] = []
+
+    class Shown:
+        def update(self, played: int, *, episode_return: float) -> None:
+            shown[-1].append(episode_return)
+
+    def tracked(*args):
+        shown.append([])
+        return nullcontext(Shown())
+
+    monkeypatch.setattr(ppo, "tracked", tracked)
     tasks, settings = dark_room.tasks("train")[:7], ppo.Hyperparameters(**SMALL)
     one, three = (ppo.generate("dark_room", {}, tasks[::-1], settings, seed=0, workers=w) for w in (1, 3))
     for name in one:
         np.testing.assert_array_equal(one[name], three[name])
     assert np.unique(one["task"]).tolist() == list(range(7))
+    assert shown[1] == pytest.approx(shown[0]) and max(shown[0]) > 0  # of 7 tasks in parts of 2, 2 and 3
 
 
 def test_a_shorter_history_is_the_beginning_of_a_longer_one():
