@@ -234,7 +234,10 @@ def device_model() -> str:
 
 
 def _cuda_devices(answer: str | None = None) -> list[str]:
-    """Names for ``CUDA_VISIBLE_DEVICES`` of the devices this process may use; empty when torch cannot use any."""
+    """Names for ``CUDA_VISIBLE_DEVICES`` of the devices this process may use; empty when torch cannot use any.
+
+    Raises UserError: the variable names a number that no device has. CUDA would leave it out, and all that follow, in silence.
+    """
     if _torch_is_cpu_only():
         return []
     listed = parse_nvidia_smi(_nvidia_smi() if answer is None else answer)
@@ -245,6 +248,12 @@ def _cuda_devices(answer: str | None = None) -> list[str]:
     for name in (part.strip() for part in visible.split(",")):
         if name == "" or name.startswith("-"):
             break  # CUDA itself ignores what follows an invalid entry
+        if name.isdigit() and 0 < len(listed) <= int(name):
+            raise UserError(
+                f"there is no GPU {name}: nvidia-smi lists {len(listed)}, counted from 0",
+                where=f"{VARIABLE}={visible}",
+                do=f"name numbers up to {len(listed) - 1}, or UUIDs of `nvidia-smi -L`",
+            )
         whole = len(listed[int(name)]) == 1 if name.isdigit() and int(name) < len(listed) else False
         names[listed[int(name)][0] if whole else name] = None
     return list(names)

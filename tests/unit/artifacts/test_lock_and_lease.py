@@ -441,7 +441,6 @@ def test_the_devices_of_nvidia_smi_are_named_by_uuid_and_mig_slices_stand_for_th
         ("", []),
         ("-1", []),
         ("0,-1,1", ["GPU-0000"]),
-        ("7", ["7"]),
         ("0,0", ["GPU-0000"]),
         ("0,GPU-0000,MIG-bbbb,0", ["GPU-0000", "MIG-bbbb"]),
     ],
@@ -454,6 +453,19 @@ def test_a_visibility_that_is_already_set_is_what_is_chosen_from(visible, expect
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert lease._cuda_devices() == expected
+
+
+@pytest.mark.parametrize("visible", ["2", "0,2", "1, 7 ,0"])
+def test_a_number_that_no_device_has_is_refused_and_believed_where_nobody_lists_them(visible, monkeypatch) -> None:
+    monkeypatch.setattr(lease, "_torch_is_cpu_only", lambda: False)
+    monkeypatch.setattr(lease, "_nvidia_smi", lambda: SMI)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(UserError, match=r"no GPU [27]: nvidia-smi lists 2, counted from 0") as error:
+        lease.usable("auto")
+    assert error.value.where == f"CUDA_VISIBLE_DEVICES={visible}" and "up to 1" in error.value.do
+    assert lease.usable("cpu") == []
+    monkeypatch.setattr(lease, "_nvidia_smi", lambda: "")
+    assert lease.usable("cuda") == [name.strip() for name in visible.split(",")]
 
 
 @pytest.mark.parametrize(
