@@ -172,6 +172,7 @@ class Network(nn.Module):
     """Encoders, actor, critics and PopArt. `parameters`: P of the policy distribution."""
 
     share: Share = ALONE
+    discounts: tuple[float, ...]  # [G]
     discount_G: Tensor
 
     def to_share(self, share: Share) -> None:
@@ -201,7 +202,7 @@ class Network(nn.Module):
         if isinstance(self.trajectory_encoder, TransformerEncoder) and hp.precision != "float32":
             self.trajectory_encoder.attention_precision = "auto"  # bfloat16 on GPUs only
         draws = torch.Generator().manual_seed(seed_of("amago actor", seed))
-        discounts = len(hp.discounts)
+        self.discounts, discounts = hp.discounts, len(hp.discounts)
         self.actor = MultiGammaActor(hp.sequence.width, discounts, parameters, hp.head, hp.inputs.activation, draws)
         self.critics = critics
         self.popart = PopArt(discounts, enabled=hp.popart)

@@ -27,7 +27,8 @@ FURTHER = (
     "target_least",
     "target_most",
     "popart_mean",
-)  # metrics that are looked at once an epoch
+)  # metrics that are looked at once an epoch; besides, a value for each discount
+VALUE = "q_discount_"
 HINGE, LEAK, AT_ZERO = 0.01, 0.05, 0.01  # of the ramp: advantage where it bends, slope below, weight of advantage 0
 
 
@@ -158,19 +159,25 @@ def further_metrics(
     y_BTG: Tensor,
     draws: Draws,
 ) -> dict[str, Tensor]:
-    """What is looked at once an epoch: `FURTHER`."""
-    share, y_BT1 = window.share, y_BTG[..., -1:]
+    """What is looked at once an epoch: `of_epoch`."""
+    share, y_BT1, q_BTG = window.share, y_BTG[..., -1:], q_CBTG.mean(0)
     beyond = torch.full_like(y_BT1, torch.inf)  # in the place of padding: how much of it there is, nobody need ask
     least, most = (torch.where(window.real_BT1, y, beyond).flatten() for y in (y_BT1, -y_BT1))
     means = {
         "entropy": window.mean(entropy(policy, raw_BTGP[:, :, -1:], draws.actions)),
         "q_deviation": window.mean(q_CBTG[..., -1:].std(0, correction=0)),
+        **{f"{VALUE}{discount:g}": window.mean(q_BTG[..., g, None]) for g, discount in enumerate(network.discounts)},
     }
     return share.totals(means) | {
         "target_least": share.least(least),
         "target_most": -share.least(most),
         "popart_mean": network.popart.mean[-1].clone(),
     }
+
+
+def of_epoch(metric: str) -> bool:
+    """Whether a metric is looked at once an epoch alone."""
+    return metric in FURTHER or metric.startswith(VALUE)
 
 
 def entropy(policy: Distribution, raw: Tensor, draws: Numbers) -> Tensor:

@@ -27,7 +27,7 @@ from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.network import Network
 from recollect.amago.policy_distributions import Distribution
 from recollect.amago.share import Beforehand, Share
-from recollect.amago.terms import FURTHER, Draws
+from recollect.amago.terms import Draws, of_epoch
 from recollect.common.cuda_graphs import WARM_UP, beside, captured
 
 log = logging.getLogger(__name__)
@@ -185,7 +185,7 @@ class UpdateGraphs:
 
 
 def _wanted(metrics: dict[str, Tensor], further: bool) -> dict[str, Tensor]:
-    return {name: value for name, value in metrics.items() if further or name not in FURTHER}
+    return {name: value for name, value in metrics.items() if further or not of_epoch(name)}
 
 
 def _columns(batch: Batch) -> dict[str, Tensor]:

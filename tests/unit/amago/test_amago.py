@@ -462,6 +462,7 @@ def test_further_metrics_change_no_bit_of_an_update(kind: str, module: Any) -> N
         few = one.step(random_batch(kind, counter), counter)
         all_ = other.step(random_batch(kind, counter), counter, further=True)
     further = {"entropy", "learning_rate", "popart_mean", "q_deviation", "target_least", "target_most"}
+    further |= {f"q_discount_{discount:g}" for discount in hp.discounts}
     assert all_.keys() - few.keys() == further
     assert all(torch.equal(few[name], all_[name]) for name in few)
     assert all(torch.equal(value, other.arrays()[name]) for name, value in one.arrays().items())
@@ -504,6 +505,9 @@ def test_further_metrics_are_what_they_say() -> None:
     p = policy.probabilities(raw[:, :, -1])[real].numpy()  # type: ignore[attr-defined]
     assert float(found["entropy"]) == pytest.approx(float(np.mean([-(row * np.log(row)).sum() for row in p])), rel=1e-5)
     assert float(found["q_deviation"]) == pytest.approx(float(q[..., -1].numpy().std(0)[real].mean()), rel=1e-5)
+    values = {f"q_discount_{discount:g}": q.numpy()[:, real, g].mean() for g, discount in enumerate(hp.discounts)}
+    assert {name: float(value) for name, value in found.items() if name in values} == pytest.approx(values, rel=1e-5)
+    assert len(values) == 3 and "q_discount_0.99" in values
     last = y[..., -1][real]
     assert (found["target_least"], found["target_most"]) == (last.min(), last.max())
     assert float(found["popart_mean"]) == pytest.approx(2.0)

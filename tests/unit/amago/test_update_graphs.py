@@ -100,7 +100,9 @@ def test_updates_as_graphs_equal_updates_without(
     assert len(replays) == UPDATES - WARM_UP and len(set(replays)) == 1
     assert_near(found, expected)
     at_the_end = set(found[0][EPOCH - 1]) - set(found[0][0])
-    assert at_the_end == {"learning_rate", *(() if "fake_filter" in changes else FURTHER)}
+    values = {name for name in at_the_end if name.startswith("q_discount_")}
+    assert at_the_end - values == {"learning_rate", *(() if "fake_filter" in changes else FURTHER)}
+    assert bool(values) == ("fake_filter" not in changes)
 
 
 @pytest.mark.slow
