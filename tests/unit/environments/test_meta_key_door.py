@@ -53,6 +53,7 @@ def returns(count: int, informed: bool, **options: Any) -> np.ndarray:
     return total_B
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("timing", "size", "uniform", "best"),
     [("seed", 9, 2.66, 98.5), ("seed", 8, 3.30, 111.8), ("head", 9, 2.58, 88.7), ("head", 8, 3.31, 98.5)],

@@ -327,6 +327,7 @@ def stepped_once(world: World, action_B: np.ndarray) -> dict[str, np.ndarray]:
     return world.get_state()
 
 
+@pytest.mark.slow
 def test_a_world_that_fails_in_its_turn_fails_alone() -> None:
     _, worlds = several("dark_room", 3, 1)
     for world in worlds:
@@ -348,6 +349,7 @@ def test_a_world_that_fails_in_its_turn_fails_alone() -> None:
             worlds[1].set_state({**worlds[1].get_state(), "ended": np.ones(1, bool)})
 
 
+@pytest.mark.slow
 def test_what_cannot_be_sent_is_said_and_the_other_answers_come() -> None:
     _, worlds = several("dark_room", 2, 2)
     pool = parallel.pool()

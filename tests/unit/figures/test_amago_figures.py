@@ -166,6 +166,7 @@ def row_scores() -> pd.DataFrame:
     return concat_scores(frames)
 
 
+@pytest.mark.slow
 def test_a_row_is_an_environment_a_split_or_a_task_and_tasks_count_alike() -> None:
     panels = {"first": {"a": "A", "b/other": "B"}, "second": {"b/eval/2": "third of B"}}
     table = score_rows.draw(row_scores(), rows_spec(panels)).table

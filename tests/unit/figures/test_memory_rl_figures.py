@@ -259,6 +259,7 @@ def drawn_attention(traces: list[Trace], **changes: Any) -> pd.DataFrame:
     return history_attention.draw(traces, attention_spec(**changes)).table
 
 
+@pytest.mark.slow
 def test_attention_stands_at_the_step_that_is_read_whatever_the_padding() -> None:
     for context in (13, 30):
         table = drawn_attention([attending(seed, context=context) for seed in (0, 1)])
@@ -286,6 +287,7 @@ def test_long_episodes_are_put_into_bins_whose_attention_is_the_sum() -> None:
     assert last["y"].tolist() == pytest.approx([(0.3 + 0.25) / 2] * 3 + [(0.1 + 0.25) / 2], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_the_decision_may_be_other_steps_and_two_environments_stand_beside_each_other() -> None:
     traces = [attending(seed, env) for seed in (0, 1) for env in ("maze_12", "room_12")]
     options = {"decision": {"room_12": [-4, 10]}, "marks": {"room_12": {"door": -2}}, "titles": {"room_12": "Room"}}
@@ -301,6 +303,7 @@ def test_the_decision_may_be_other_steps_and_two_environments_stand_beside_each_
         drawn_attention([attending(seed, every=6) for seed in (0, 1)], options={"decision": {"maze_12": [2, 3]}})
 
 
+@pytest.mark.slow
 def test_chosen_layers_are_drawn_in_their_order_and_episodes_end_where_they_end() -> None:
     """An episode of six steps among those of twelve: the decision is at the end of each."""
     long = attending()
@@ -368,6 +371,7 @@ def test_a_seed_that_is_not_the_figures_changes_no_end() -> None:
     assert table["x"].max() == 1000 and set(table["seeds"]) == {4}
 
 
+@pytest.mark.slow
 def test_a_caption_sums_up_the_first_panel_alone() -> None:
     ours = curve_scores().replace({"walk_5": "ours_5", "walk_9": "ours_9"})
     ours["value"] += 1000

@@ -227,6 +227,7 @@ def test_length_aggregation_has_finals_and_curves_and_names_what_it_drops() -> N
     assert len(curve) == 300 and curve["x"].iloc[-1] == 1000
 
 
+@pytest.mark.slow
 def test_bars_beside_points_reach_from_the_lower_bound_to_the_upper() -> None:
     scores = tmaze_scores()
     scores.loc[scores["seed"] == 0, "value"] -= 0.5
@@ -299,6 +300,7 @@ def test_marks_of_claims_stand_below_the_panels_and_words_in_the_caption() -> No
     assert "Claims" not in captions.caption(in_context_spec(), without.notes)
 
 
+@pytest.mark.slow
 def test_pages_are_one_or_two_columns_wide() -> None:
     assert draw(in_context_scores(), in_context_spec()).figure.get_figwidth() == 3.4
     assert draw(tmaze_scores(), length_spec()).figure.get_figwidth() == 7.0
@@ -379,6 +381,7 @@ def test_lines_apart_and_lines_that_cross_have_no_rims() -> None:
         assert [line for line in drawn.figure.axes[0].lines if line.get_gid() == RIM] == []
 
 
+@pytest.mark.slow
 def test_points_of_methods_that_score_the_same_stand_side_by_side() -> None:
     options = {"lengths": TMAZE, "resamples": 100, "window": 1}
     axes = draw(alike_scores(), length_spec(options=options)).figure.axes[0]
@@ -389,6 +392,7 @@ def test_points_of_methods_that_score_the_same_stand_side_by_side() -> None:
     assert inside.x0 < first[:, 0].min() and second[:, 0].max() < inside.x1
 
 
+@pytest.mark.slow
 def test_two_points_are_not_joined_and_three_are() -> None:
     for envs, joined in ((["tmaze_10", "tmaze_50"], "None"), (list(TMAZE), "-")):
         options = {"lengths": {env: TMAZE[env] for env in envs}, "resamples": 100}
@@ -396,6 +400,7 @@ def test_two_points_are_not_joined_and_three_are() -> None:
         assert {line.get_linestyle() for line in marks_of(drawn.figure.axes[0])} == {joined}
 
 
+@pytest.mark.slow
 def test_panels_of_one_quantity_have_one_range() -> None:
     scores = tmaze_scores()
     scores.loc[scores["step"] < 100, "value"] = -1.0

@@ -255,6 +255,7 @@ def test_a_damaged_score_table_is_made_anew_by_snakemake(said: dict[str, Any]) -
             command()
 
 
+@pytest.mark.slow
 def test_asking_about_claims_leaves_what_the_workflow_wrote_alone(said: dict[str, Any]) -> None:
     """The report, DVC's metrics and `recollect finished` read it: all claims of the figures that were asked for there."""
     scored("ad", 5, 5)

@@ -144,6 +144,7 @@ def played(task: Any, seed: int) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.slow
 def test_histories_are_encoded_and_methods_learn_from_them_and_play_so(pictures: Path) -> None:
     environment = environment_settings("mini", ENV)
     raw = Histories.open(paths.histories("mini", ENV))

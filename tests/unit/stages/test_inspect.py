@@ -100,6 +100,7 @@ def test_a_trace_shows_the_very_episodes_that_were_scored(runs: Path, method: st
     assert ("return_to_go" in found.facts) == (method != "ad")
 
 
+@pytest.mark.slow
 def test_steps_rewards_and_cells_follow_the_rules_of_the_room(runs: Path) -> None:
     inspect(*SMOKE, "dt", 0, tasks=[3, 17])
     found = opened("dt")
@@ -136,6 +137,7 @@ def test_watching_changes_nothing(tiny: Any, method: str) -> None:
     assert len(np.unique(plain)) > 2
 
 
+@pytest.mark.slow
 def test_what_is_read_is_an_own_earlier_episode(tiny: Any) -> None:
     here = tiny(episodes=5)
     settings = here.settings("radt", selection="sample", acting=EpisodicSettings(select=2), retrieve_every=3)

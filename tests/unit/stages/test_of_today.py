@@ -67,6 +67,7 @@ def test_a_figure_of_stale_runs_is_drawn_and_warns_of_them(few: str, caplog: pyt
     assert known["warnings"][-1] == f"Stale when drawn: {SAID}" and known["caption"].endswith(known["warnings"][-1])
 
 
+@pytest.mark.slow
 def test_a_figure_of_runs_of_today_says_nothing_of_it(few: str, caplog: pytest.LogCaptureFixture) -> None:
     figure(SCALE, few)
     assert not caplog.messages and not [note for note in about(few)["warnings"] if "today" in note]

@@ -74,6 +74,7 @@ def test_verdicts_numbers_and_circumstances_are_written_down(few: str) -> None:
     assert np.allclose([float(point["high"]) for point in points], drawn["high"], rtol=1e-5, atol=0)
 
 
+@pytest.mark.slow
 def test_bounds_that_are_no_interval_are_recorded_as_what_they_are(few: str) -> None:
     content = {"kind": "in_context_curve", "options": {"band": "seeds"}}
     made_results.configure(few, [made_results.ROOM], ["ad"], range(5), **content)
@@ -145,6 +146,7 @@ def test_pages_have_the_tables_between_their_marks_and_keep_the_rest(few: str) -
     assert "? undecided" in renewed(FOLDER)[Path("README.md")]
 
 
+@pytest.mark.slow
 def test_the_readme_has_all_claims_of_a_figure_that_shows_a_headline_one_and_no_others(few: str) -> None:
     made_results.claim("ends", few, statement="It ends high.")
     other = made_results.configure("radt_other", [made_results.ROOM], ["ad"], range(5), kind="in_context_curve")

@@ -57,6 +57,7 @@ def about_runs(name: str, environment: str, *methods: str, seeds: tuple[int, ...
     configure(name, [environment], methods, seeds, **options)
 
 
+@pytest.mark.slow
 def test_a_row_says_what_an_offline_run_left(few: str) -> None:
     found = rows(page(few))
     assert len(found) == 5
