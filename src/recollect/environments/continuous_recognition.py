@@ -16,6 +16,8 @@ What differs from the Lab's level:
   horizon is the same, 300 seconds of 7.5 actions, but 60 answers take at least 3 x 60 - 1 steps, and then the
   episode is over.
 - The view is a flat picture that moves sideways, not a 3D scene.
+- Images have their channels first. In the released runs they had them last by accident, so HELM's grey image was a mean over the
+  wrong axis, 240 numbers instead of 6,400, and the CNN was larger by 34 million parameters.
 
 Source: specification 2.5 of HELM.
 """

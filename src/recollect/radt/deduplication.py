@@ -1,8 +1,8 @@
 """Removing near-copies from the training memory: of entries of one task whose keys are nearly parallel, one is kept.
 
 Grid-world histories hold many almost equal windows; a memory full of them answers a query with fifty copies of itself.
-Ours is greedy and keeps the first: every removed entry has a kept one nearby. The released code can remove a whole
-cluster (two copies inside one batch remove each other); that is ``mode="upstream"``.
+By default it is greedy and keeps the first: every removed entry has a kept one nearby. The released code can remove a whole
+cluster (two copies inside one batch remove each other): that is ``mode="upstream"``, which config/methods/radt.yaml sets.
 
 Source: RA-DT (arXiv 2410.07071), regularisation of the memory (cosine above 0.98, 10 neighbours, same task).
 """

@@ -8,7 +8,8 @@ It is both a baseline of RA-DT and its domain-specific embedder. Differences, an
   is told to (`acting_dropout`, `network.padding: attended`).
 - Upstream evaluates DT greedily and RA-DT by sampling from the best half. `selection` is a setting of both.
 - Upstream creates the network before it seeds, so all seeds share initial weights; ours depend on the seed.
-- Positions count from the first real token of a window; upstream counts padding as well (`network.padding: counted`).
+- By default positions count from the first real token of a window; upstream counts padding as well, and reads it
+  (`network.padding: attended`, which config/methods/dt.yaml sets).
 
 Source: Chen et al. 2021; RA-DT (arXiv 2410.07071) section 3, specification 3.1-3.3.
 """

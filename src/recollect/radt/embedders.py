@@ -2,8 +2,9 @@
 
 - Domain-specific: the network of a trained DT; keys are its final hidden states at state tokens.
 - Domain-agnostic: FrozenHopfield maps each token to the language model's word space, the frozen language model reads the
-  window, keys are its last hidden states at state tokens (RA-DT 4.2, 4.3 of our specification). Its positions count from
-  the first real step; upstream counts padding as well (`memory.padding: counted`).
+  window, keys are its last hidden states at state tokens (RA-DT 4.2, 4.3 of our specification). By default its
+  positions count from the first real step; upstream counts padding as well (`memory.padding: counted`, as in
+  config/methods/radt.yaml).
 
 With `tokens: merged` a timestep is one token for the language model, the mean of the mapped modalities (not in the paper;
 a quarter of the work).

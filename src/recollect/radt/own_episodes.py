@@ -3,7 +3,7 @@
 Each row has a memory of its own, or all share one; demonstrations stand in it from the start. How an entry is found is
 `episodic_memory`'s, how an episode is cut into entries `chunks`'.
 
-Source: Schmied et al. (arXiv 2410.07071) sections 3-4; specification 3.6.
+Source: Schmied et al. (arXiv 2410.07071) sections 3-4; specification 4.1 and 4.7.
 """
 
 from __future__ import annotations

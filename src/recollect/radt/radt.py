@@ -5,8 +5,8 @@ task, and reads it by cross-attention while it predicts its actions. Acting: the
 own episodes; what is similar and had a high return is read. Domain-specific: the memory's embedder is a trained DT;
 domain-agnostic: FrozenHopfield and a frozen language model. Differences, and why:
 
-- Test-time keys are normalised, as in training and in the paper; the released configuration does not
-  (`acting.similarity: inner_product`).
+- Test-time keys are normalised, as in training and in the paper, where nothing else is said. The released configuration does not,
+  and published numbers are its: config/methods/radt.yaml has `acting.similarity: inner_product`.
 - Where a search leaves nothing, a random window of the task is read, and none where the task has no other. Else a task
   without another window reads one of another task, as released: the same task is a weight only.
 - `queries: nearest_key` (not in the paper) takes the precomputed key of the most similar cut as a training window's
