@@ -11,13 +11,14 @@ from gymnasium.vector import AutoresetMode
 from recollect.common.learning_curve import make_worlds
 from recollect.environments import registry, visual_match
 from recollect.environments.base import World
-from recollect.environments.three_rooms import APPLE, APPLES_N, COLUMNS, ROWS, cell
+from recollect.environments.three_rooms import APPLE, APPLES_N, COLUMNS, ORCHARD_ROOM, ROWS, WIDTH, cell
 from recollect.settings import resolve
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings
 
 NORTH, SOUTH, WEST, EAST = range(4)
 GAMES = ("visual_match", "key_to_door")
+CELLS = np.divmod(np.arange(ORCHARD_ROOM.size), WIDTH)  # rows and columns
 
 
 def make(name: str, batch: int = 1, mode: AutoresetMode = AutoresetMode.DISABLED, **options: Any) -> World:
@@ -60,6 +61,25 @@ def test_an_apple_without_respawn_is_eaten_once_and_all_22_places_can_have_one()
     for _ in range(200):
         eaten += float(world.step(draws.integers(4, size=1))[1][0])
     assert 5 < eaten <= 22
+
+
+@pytest.mark.parametrize(("length", "apples"), [(60, 22.5), (120, 42.6), (250, 88), (500, 181)])
+def test_who_goes_to_the_nearest_apple_gets_as_many_as_in_the_released_game(length: int, apples: float) -> None:
+    # Recorded of it (specification 1.2); which of two apples that are as near is gone to makes up to 4 %.
+    world, eaten_B = make("key_to_door", 100, explore_steps=1, length=length), np.zeros(100)
+    world.reset()
+    walk(world, [NORTH])
+    for _ in range(length):
+        state = world.get_state()
+        rows_BC, columns_BC = (
+            places - at[:, None] for places, at in zip(CELLS, np.divmod(state["position"], WIDTH), strict=True)
+        )
+        far_BC = np.where(state["board"] == APPLE[0], abs(rows_BC) + abs(columns_BC), 99)
+        nearest = np.arange(100), far_BC.argmin(1)
+        up_B, left_B = rows_BC[nearest], columns_BC[nearest]
+        sideways_B = np.where(left_B < 0, WEST, EAST)
+        eaten_B += world.step(np.where(up_B < 0, NORTH, np.where(up_B > 0, SOUTH, sideways_B)))[1]
+    assert eaten_B.mean() == pytest.approx(apples, rel=0.06)
 
 
 @pytest.mark.parametrize("name", GAMES)

@@ -12,9 +12,10 @@ import pytest
 from recollect.artifacts.scores import scores_frame
 from recollect.figures.registry import kind
 from recollect.figures.spec import FigureSpec
-from recollect.settings.resolve import figure_reads, names, scale_settings
+from recollect.settings.resolve import figure_reads, names, resolve, scale_settings
 from recollect.stages.figure import spec_of
 
+ROOT = Path(__file__).resolve().parents[3]
 FIGURES = [
     "helm_lm_depth",
     "helm_memory",
@@ -96,3 +97,52 @@ def test_a_random_model_of_any_method_is_said(workdir: Path) -> None:
         made = {"kind": "bars", "environments": ["random_maze"], "methods": methods, "seeds": [0]}
         (workdir / f"config/figures/{name}.yaml").write_text(json.dumps(made))
         assert spec_of("smoke", name).random_models == (name == "second")
+
+
+@pytest.mark.parametrize(("scale", "env"), [("paper", "mini_grid_MemoryS11"), ("demo", "mini_grid_MemoryS5")])
+def test_the_two_read_outs_differ_in_how_they_read_and_where_the_caption_says_so_in_the_learning_rate(
+    scale: str, env: str
+) -> None:
+    helm, helmv2 = (resolve(scale, env, method, 0).method.hyperparameters.model_dump() for method in ("helm", "helmv2"))
+    read = {"beta", "similarity", "mixture_precision"}
+    read |= {"vision_language_model", "statistics", "played_statistics", "calibration"}
+    differ = {name for name in helm | helmv2 if helm.get(name) != helmv2.get(name)} - read
+    assert differ == ({"learning_rate"} if scale == "paper" else set())
+    told = "learning rate that the authors tuned" in spec_of(scale, "helm_read_out").caption
+    assert told == (scale == "paper")
+    if told:
+        assert (helm["learning_rate"], helmv2["learning_rate"]) == (0.0001, 0.0003)
+
+
+@pytest.mark.parametrize(
+    ("scale", "env", "images"), [("paper", "mini_grid_MemoryS11", 15), ("demo", "mini_grid_MemoryS7", 12)]
+)
+def test_words_for_an_image_change_how_many_inputs_are_remembered_and_not_how_many_images(
+    scale: str, env: str, images: int
+) -> None:
+    """Specification 3.4: the authors' files of k words have k m + 1 inputs where one word has m."""
+    base = resolve(scale, env, "shelm", 0).method.hyperparameters.model_dump()
+    assert (base["topk"], base["memory_length"]) == (1, images)
+    for words in (2, 4):
+        more = resolve(scale, env, f"shelm.top_{words}", 0).method.hyperparameters.model_dump()
+        assert more == {**base, "topk": words, "memory_length": words * images + 1}
+
+
+def test_the_published_number_of_all_procgen_games_is_not_that_of_the_published_games() -> None:
+    """As captions and page say: with our constants these make another one, so the two are not on one scale."""
+    games = spec_of("paper", "helm_procgen")
+    ends = {(one.panel, one.method): one.y[-1] for one in games.references}
+    scales = spec_of("paper", "helm_procgen_curve").options["scales"]
+    found = {}
+    for method in games.methods:
+        parts = sorted((ends[env, method] - low) / (high - low) for env, (low, high) in scales.items())
+        found[method] = (parts[1] / 2 + parts[2] + parts[3] + parts[4] / 2) / 3  # interquartile mean of six
+    assert {method: round(value, 3) for method, value in found.items()} == {
+        "helm": 0.121,
+        "ppo_lstm": 0.07,
+        "ppo_cnn": 0.063,
+    }
+    page = (ROOT / "docs/helm.md").read_text(encoding="utf-8")
+    assert "0.121, 0.070 and 0.063" in page
+    for name in ("helm_procgen_aggregate", "helm_procgen_curve"):
+        assert "0.12, 0.07 and 0.06" in spec_of("paper", name).caption
