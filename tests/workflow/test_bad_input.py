@@ -110,6 +110,11 @@ CONFIGURATION: dict[str, tuple[Change | None, list[str], tuple[str, ...]]] = {
         TRAIN,
         ("'reward_scale' is 'many'", "config/methods/dt.yaml", "correct 'reward_scale'"),
     ),
+    "number where a list is needed": (
+        edited("scales/smoke", seeds=3),
+        GENERATE,
+        ("'seeds' is 3, and must be a list", "config/scales/smoke.yaml", r"write `seeds: \[3\]`"),
+    ),
     "number where a mapping is needed": (
         edited("scales/smoke", methods__dt__hyperparameters=7),
         TRAIN,

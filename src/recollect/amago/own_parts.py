@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field, model_validator
 
-from recollect.settings.catalogue import KINDS, known, load
+from recollect.settings.catalogue import KINDS, known, load, unfinished
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.loading import validated
 from recollect.settings.schema import Frozen
@@ -44,7 +44,8 @@ class Replaceable(Frozen):
         if not isinstance(name, str):
             return values  # pydantic says what is wrong
         if name not in theirs:
-            raise UserError(f"no {cls.PART} named '{name}'", where=where, do=nearest(name, (*cls.OURS, *theirs)))
+            do = unfinished(cls.PART, name) or nearest(name, (*cls.OURS, *theirs))
+            raise UserError(f"no {cls.PART} named '{name}'", where=where, do=do)
         options = given.model_dump() if isinstance(given, BaseModel) else given or {}
         model = load(cls.PART, name, where=where).Options
         return {**values, "options": validated(model, options, where=f"options of {theirs[name]}", noun="option")}

@@ -25,6 +25,9 @@ def check_arrays(arrays: Mapping[str, Any], where: object) -> None:
         else:
             import torch
 
+            if not isinstance(array, torch.Tensor):
+                what = f"'{name}' of what is saved is a {type(array).__name__}, and no array or tensor"
+                raise UserError(what, where=where, do=f"let `arrays` return numpy arrays or tensors (of '{name}')")
             wrong = array.is_floating_point() and not bool(torch.isfinite(array).all())
         if wrong:
             raise UserError(f"training diverged: '{name}' holds NaN or infinity", where=where, do=_DO)

@@ -50,7 +50,7 @@ class Acting:
 def says_its_state(policy: Any) -> bool:
     """Whether the very class of a policy says what changes while it acts; what its base class says may not be all."""
     own = vars(type(policy))
-    return "acting" in own or "state_arrays" in own
+    return hasattr(policy, "state_arrays") and ("acting" in own or "state_arrays" in own)
 
 
 def play_arrays(world: Any, policy: Any) -> dict[str, Any]:

@@ -59,7 +59,12 @@ def drawn(world: Any, b: int) -> np.ndarray:
         do = "install what it names; MuJoCo also wants MUJOCO_GL=egl (or osmesa) to be set before the start"
         raise UserError(f"its package cannot draw it: {type(error).__name__}: {error}", where=where, do=do) from error
     if isinstance(shown, dict):
-        return grid(**shown)
+        try:
+            return grid(**shown)
+        except (TypeError, ValueError, IndexError) as error:
+            what = f"what `picture` returns cannot be drawn: {error}"
+            do = "return a dictionary of the arguments of recollect.environments.drawing.grid (docs/adding.md)"
+            raise UserError(what, where=f"{file_of(world)}: picture", do=do) from error
     if shown is None and _is_image(world.single_observation_space):
         shown = world._observe()[b]
     if np.ndim(shown) != 3:  # nothing, or text

@@ -76,7 +76,7 @@ def checked_actions(world: World, actions: np.ndarray) -> np.ndarray:
         given += f", from {actions_B.min()} to {actions_B.max()}"
     raise UserError(
         f"actions must be {wanted} of shape {shape}",
-        where=f"{type(world).__name__}.step",
+        where=f"{file_of(world)}: step",
         do=f"correct the policy's actions (given: {given})",
     )
 

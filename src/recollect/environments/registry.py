@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode
 from recollect.environments import base
 from recollect.environments.scene import Scene
 from recollect.settings.catalogue import declaration, known, load
-from recollect.settings.errors import UserError
+from recollect.settings.errors import UserError, shown
 
 
 def world_names() -> list[str]:
@@ -36,7 +36,14 @@ def world_class(name: str) -> type[base.World]:
 
 def tasks(name: str, options: Mapping[str, Any], split: str) -> Sequence[base.Task]:
     """The tasks of a split. Raises UserError: there is no such split, or the options leave nothing of it."""
-    listed: Sequence[base.Task] = _module(name).tasks(split, **options)
+    listing = _module(name).tasks
+    try:
+        inspect.signature(listing).bind(split, **options)
+    except TypeError as error:
+        where = f"{shown(Path(inspect.getfile(listing)))}: tasks"
+        do = "let it take the split and the options: `def tasks(split, **options)`"
+        raise UserError(f"`tasks` cannot be called: {error}", where=where, do=do) from error
+    listed: Sequence[base.Task] = listing(split, **options)
     if not listed:
         said = ", ".join(f"{key}: {value}" for key, value in options.items()) or "none"
         do = "choose other options or another split; options may keep tasks of one split only"

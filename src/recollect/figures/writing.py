@@ -20,6 +20,8 @@ from recollect.figures.reading import read_scores, read_speeds
 from recollect.figures.spec import LINE, PUBLISHED, TABLE_COLUMNS, Drawn, FigureSpec
 from recollect.figures.style import paper_style
 from recollect.figures.trace_reading import read_traces
+from recollect.settings.catalogue import own_line
+from recollect.settings.errors import UserError, shown
 
 SUFFIXES = (".pdf", ".png", ".csv", ".json")
 
@@ -42,7 +44,7 @@ def render(
     kind = registry.kind(figure.kind)
     readers: dict[str, Callable[[Sequence[Path | str]], Any]]
     readers = {"scores": read_scores, "training": read_scores, "traces": read_traces, "speeds": read_speeds}
-    drawn = kind.draw(readers[getattr(kind, "READS", "scores")](files), figure)
+    drawn = _drawn(kind, readers[getattr(kind, "READS", "scores")](files), figure)
     pictures = {suffix: picture(drawn, figure, suffix) for suffix in (".pdf", ".png")}
     provenance = dict(provenance or {})
     manifest = manifest_of(figure, drawn, files, provenance, warnings)
@@ -54,6 +56,27 @@ def render(
             temporary.write_bytes(content)
         manifest["outputs"][suffix.removeprefix(".")] = sha256_of(_path(stem, suffix))
     write_json(_path(stem, ".json"), manifest, kind="figure.json", provenance=provenance)
+    return drawn
+
+
+def _drawn(kind: Any, content: Any, figure: FigureSpec) -> Drawn:
+    """What a kind draws. Raises UserError: own code fails, or returns something else."""
+    where = f"{shown(Path(kind.__file__))}: draw"
+    try:
+        drawn = kind.draw(content, figure)
+    except UserError:
+        raise
+    except Exception as error:
+        if (line := own_line(error)) is None:
+            raise
+        what = f"the kind of figure '{figure.kind}' fails with {type(error).__name__}: {error}"
+        raise UserError(what, where=line, do="mend this line") from error
+    if not isinstance(drawn, Drawn):
+        what = f"the kind of figure '{figure.kind}' returned a {type(drawn).__name__}"
+        raise UserError(what, where=where, do="return a `Drawn`, as `recollect.figures.finishing.finished` makes it")
+    if set(drawn.table.columns) != set(TABLE_COLUMNS):
+        what = f"the table of a figure has the columns {', '.join(map(str, drawn.table.columns))}"
+        raise UserError(what, where=where, do=f"return one with {', '.join(TABLE_COLUMNS)}")
     return drawn
 
 
@@ -77,9 +100,7 @@ def picture(drawn: Drawn, figure: FigureSpec, suffix: str) -> bytes:
 
 def csv_of(table: pd.DataFrame) -> bytes:
     """The table as CSV: full precision, ``\\n`` line ends, an empty field where there is no interval."""
-    if list(table.columns) != TABLE_COLUMNS:
-        raise ValueError(f"a figure's table must have the columns {TABLE_COLUMNS}, not {tuple(table.columns)}")
-    return table.to_csv(index=False, lineterminator="\n").encode()
+    return table[TABLE_COLUMNS].to_csv(index=False, lineterminator="\n").encode()
 
 
 def manifest_of(

@@ -4,8 +4,8 @@ Upstream evaluates one task after another and rebuilds an index on disk; here al
 batched product. Values are not copied: an entry is (episode slot, first step, end) into a log of the played episodes.
 
 Differences from the released code: by default keys and queries are normalised, as in the paper and in training. Upstream's raw
-inner product is ``similarity="inner_product"``, which config/methods/radt.yaml sets. Products are summed in float64, and scores within 1e-6 of the best
-count as equal to it and the lowest index wins, so that the number of tasks in a batch cannot flip a tie.
+inner product is ``similarity="inner_product"``, which config/methods/radt.yaml sets. Products are summed in float64, and scores
+within 1e-6 of the best count as equal to it and the lowest index wins, so that the number of tasks in a batch cannot flip a tie.
 
 Source: RA-DT (arXiv 2410.07071), section on in-context evaluation.
 """

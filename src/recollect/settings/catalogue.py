@@ -97,16 +97,17 @@ def module_of(kind: str, name: str, *, where: object) -> str:
     """
     modules = known(kind, name)
     if name not in modules:
-        do = _unfinished(KINDS[kind], name) or nearest(name, known(kind))
+        do = unfinished(kind, name) or nearest(name, known(kind))
         raise UserError(f"no {KINDS[kind].title} named '{name}'", where=where, do=do)
     return modules[name]
 
 
-def _unfinished(kind: Kind, name: str) -> str:
+def unfinished(kind: str, name: str) -> str:
     """What to declare in the user's file of this name, if it declares some of what the kind is known by; else nothing."""
+    declares = KINDS[kind].declares
     for module in _own_files():
-        lacking = kind.declares - declared(module.path).keys() if module.path.stem == name else kind.declares
-        if lacking < kind.declares:
+        lacking = declares - declared(module.path).keys() if module.path.stem == name else declares
+        if lacking < declares:
             return f"declare {' and '.join(f'`{each}`' for each in sorted(lacking))} in {shown(module.path)}"
     return ""
 

@@ -206,7 +206,7 @@ def environment_file(env: str) -> tuple[Path, str, int | str | None]:
     stem, value = environment_stem(env)
     path = config_path("environments", stem)
     if not path.is_file() and names("environments") and not plugin_that_has("environments", stem):
-        do = f"{nearest(env, _named_like(env))} (or add a file)"
+        do = f"{nearest(env, _named_like(env))} (or add the file)"
         raise UserError(f"no configuration named '{env}'", where=path, do=do)
     if value is not None and "parameter" not in read_yaml(path):
         raise UserError(f"environment '{stem}' takes no size", where=path, do=f"write '{stem}', not '{env}'")

@@ -245,6 +245,9 @@ def validated(
             elif item["type"] == "missing":
                 problems.append(f"missing {noun} '{place}'")
                 hints.append(f"add '{place}'")
+            elif item["type"] == "tuple_type":
+                problems.append(f"'{place}' is {item.get('input')!r}, and must be a list")
+                hints.append(f"write `{place}: [{item.get('input')}]`")
             else:
                 message = item["msg"].removeprefix("Value error, ")
                 problems.append(f"'{place}' is {item.get('input')!r}: {message}" if place else message)

@@ -138,7 +138,8 @@ def resolve(scale: str, env: str, method: str, seed: int) -> Settings:
     models = _own_models(content.get("algorithm"), where=where)
     shell = validated(MethodSettings, {**content, "hyperparameters": {}}, where=where, beside=models)
     if shell.memory is not None and "memory" not in models:
-        raise UserError(f"the algorithm '{shell.algorithm}' has no memory", where=where, do="remove `memory`")
+        do = "remove `memory`, or declare `Memory` in the algorithm's module, as recollect/radt/radt.py does"
+        raise UserError(f"the algorithm '{shell.algorithm}' has no memory", where=where, do=do)
     own = {}
     for part in models if shell.memory is not None else ("hyperparameters",):
         others = {name: model for name, model in models.items() if name != part}

@@ -42,7 +42,10 @@ def ahead(
     Large runs are so on GPUs only: on a CPU their updates together take longer than one after the other (docs/together.md).
     What does not come to its end here is left to `run`, which trains it alone, from its newest checkpoint.
     """
-    if not is_ensemble(scale, method) or (device == "cpu" and is_large(scale)):
+    if not is_ensemble(scale, method):
+        return
+    if device == "cpu" and is_large(scale):
+        log.info("on a CPU the seeds of scale %s are trained one after the other", scale)
         return
     jobs = {seed: Job("train", scale, env, method, str(seed)) for seed in seeds}
     wanted = [seed for seed, job in jobs.items() if not train.STAGE.is_made(job)]

@@ -178,6 +178,13 @@ def test_unknown_names_and_options_are_refused_and_the_nearest_is_named(name: st
         settings_of(**{section: {"options": {}}})
 
 
+def test_a_class_of_another_name_is_asked_for_by_its_own(mine: Path) -> None:
+    (mine / "second_move.py").write_text("class Options: ...\n\n\nclass Explore: ...\n")
+    with pytest.raises(UserError, match="no exploration named 'second_move'") as error:
+        settings_of(exploration={"kind": "second_move"})
+    assert error.value.do.startswith("declare `Exploration`") and error.value.do.endswith("second_move.py")
+
+
 def test_defaults_of_own_options_are_among_the_settings() -> None:
     settings = settings_of(**CHANGES["fading"])
     dumped = settings.method.model_dump(mode="json")["hyperparameters"]

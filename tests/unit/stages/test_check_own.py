@@ -82,6 +82,8 @@ def said(own: Path, changed: str, old: str, new: str, method: str | None = None,
         ("def _advance", "def _advanse", "the class `World` has no method `_advance`"),
         ("self.horizon = self.options.horizon", "pass", r"`_setup` does not set `self\.horizon`"),
         ('"goal_{cell}", split,', '"goal_{cell}", "train",', "tasks of the split 'eval' do not say their place"),
+        ("split: str, **options: Any)", "split: str)", r"tasks: `tasks` cannot be called: .*\*\*options\)`"),
+        ('"marks": [goal]', '"mark": [goal]', r"picture: what `picture` returns cannot be drawn: .*'mark'"),
     ],
 )
 def test_a_world_that_breaks_a_promise_is_told_which_and_where(own: Path, old: str, new: str, finding: str) -> None:
@@ -94,7 +96,12 @@ def test_a_world_that_breaks_a_promise_is_told_which_and_where(own: Path, old: s
     [
         ("    return TablePolicy(table_SA, facts", "    TablePolicy(table_SA, facts", "`train` returned nothing"),
         ('arrays["table"]', 'arrays["tabel"]', r"best_action\.py:\d+: `load_policy` fails with KeyError: 'tabel'"),
-        (".argmax(1)", ".argmax(1) + 9", "actions must be integers in"),
+        (".argmax(1)", ".argmax(1) + 9", r"corridor\.py: step: actions must be integers in"),
+        (
+            '"table": self.table_SA}',
+            '"table": self.table_SA.tolist()}',
+            "'table' of what is saved is a list, and no array",
+        ),
     ],
 )
 def test_a_method_that_cannot_be_trained_saved_loaded_or_played_is_told_so(
