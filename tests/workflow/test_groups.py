@@ -23,11 +23,11 @@ def test_shares(number):
 @pytest.mark.slow
 def test_tests_of_one_group_run_in_one_process(tmp_path: Path) -> None:
     """pytest 9.2 ended that: pytest-xdist 3.8 writes the group where 9.2 no longer looks."""
-    (whole,) = re.findall(r"^test-all:.*\n\t\$\(TEST\) (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    (whole,) = re.findall(r"^test-all:.*\n\t.*\$\(BIN\)/pytest (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     (tmp_path / "test_shared.py").write_text(FILE)
     (tmp_path / "processes").mkdir()
     alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    command = [sys.executable, "-m", "pytest", "-n", "2", *whole.split(), "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *whole.split(), "-p", "no:cacheprovider"]
     command.append(f"--basetemp={tmp_path / 'own'}")  # else it clears away what other runs of pytest left in /tmp
     done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "6 passed" in done.stdout, done.stdout
