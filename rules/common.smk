@@ -51,6 +51,7 @@ def start():
         selection.check_targets(snakemake_internals.targets(sys.argv[1:]))
         for figure in chosen.figures_at():
             pairs.check_figure(chosen.scale, figure)
+            pairs.check_splits(chosen.scale, figure)
     # Snakemake's own records, where `dvc pull` or `dvc checkout` brought others than those known here.
     provenance.restore()
     return chosen

@@ -9,7 +9,6 @@ lasts, that folder is the working directory of the process.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -24,7 +23,7 @@ from recollect.common import histories as columns
 from recollect.environments import registry
 from recollect.folders import inside
 from recollect.settings.errors import UserError
-from recollect.settings.overrides import method_with
+from recollect.settings.overrides import method_with, written
 from recollect.settings.resolve import algorithm_module, environment_settings, method_path, played_method, resolve
 from recollect.settings.schema import LARGEST_SEED, EnvironmentSettings, Settings
 from recollect.stages import inputs, paths
@@ -65,7 +64,7 @@ def run(
         raise UserError(f"{changes!r} does not say which settings differ", where="changes", do=do)
     if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) <= LARGEST_SEED:
         raise _no_seed(seed)
-    method = method_with(method, [f"{key}={_said(value)}" for key, value in (changes or {}).items()])
+    method = method_with(method, [f"{key}={written(value)}" for key, value in (changes or {}).items()])
     with inside(folder) as (at, config):
         return Run(scale, env, method, int(seed), at, config, resolve(scale, env, method, int(seed)))
 
@@ -133,7 +132,8 @@ def train(
 
     def work(each: int) -> None:
         with made[each].inside():
-            make_job(made[each]._job, device, {"trust_checkpoint": True} if trust_checkpoint else {})
+            trusted = trust_checkpoint and made[each]._job.stage == "run"
+            make_job(made[each]._job, device, {"trust_checkpoint": True} if trusted else {})
 
     together(list(made), work)
     return list(made.values()) if several else first
@@ -275,10 +275,12 @@ class Run:
             listed = registry.tasks(environment.world, environment.options, split)
             in_context = environment.evaluation.protocol == "in_context"
             played = len(listed) if in_context else min(len(listed), environment.evaluation.episodes)
-            wanted = range(played) if tasks is None else range(tasks) if isinstance(tasks, int) else tasks
+            wanted = range(played) if tasks is None else range(int(tasks)) if isinstance(tasks, int | np.integer) else tasks
             wrong = [place for place in wanted if not 0 <= place < len(listed)]
             if wrong or not len(wanted) or (episodes is not None and episodes < 1):
-                lacking = f"are not {tasks} tasks" if isinstance(tasks, int) else f"is no task {min(wrong, default=0)}"
+                lacking = (
+                    f"are not {tasks} tasks" if isinstance(tasks, int | np.integer) else f"is no task {min(wrong, default=0)}"
+                )
                 what = f"there {lacking} in the split '{split}'" if wrong else "there is nothing to play"
                 do = f"ask for at most {len(listed)}, or list some from 0 to {len(listed) - 1}; at least one episode"
                 raise UserError(what, where=self, do=do)
@@ -289,13 +291,6 @@ class Run:
             else:
                 arrays = rollouts.episodic(policy, environment, chosen, episodes, seed=self.seed, listed=len(listed))
         return Histories(arrays, where=f"rollout of {self}", environment=environment, split=split)
-
-
-def _said(value: object) -> str:
-    """A value as `--set` takes it."""
-    if isinstance(value, list | tuple):
-        return f"[{','.join(_said(item) for item in value)}]"
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 # ----------------------------------------------------------------------------------------------------------- histories

@@ -207,7 +207,7 @@ def fetch(
     Example: recollect fetch --model transfo-xl-wt103
     """
     if (model is None) == (data is None) or (revision is not None and data is None):
-        raise UserError("one thing is fetched at a time", where="recollect fetch", do="name --model or --data")
+        raise UserError("one thing is fetched at a time", where="recollect fetch", do="--model, or --data [--revision]")
     if model is not None:
         print(STAGES["fetch"].run(model))
     elif data is not None:

@@ -122,6 +122,7 @@ def test_a_rollout_plays_the_evaluation_again(made: Any) -> None:
     assert len(made.rollout(tasks=[0], episodes=2).returns) == 2
     with pytest.raises(UserError, match="no policy 'best' was kept of this run"):
         made.policy(checkpoint="best")
+    assert len(made.rollout(tasks=np.int64(1), episodes=2).returns) == 2
     with pytest.raises(UserError, match="no task 99"):
         made.rollout(tasks=[99])
     with pytest.raises(UserError, match=r"there are not 99 tasks in the split (?s:.*)ask for at most \d+"):
@@ -132,6 +133,9 @@ def test_a_changed_setting_is_another_run_and_a_wrong_name_is_said_at_once(workd
     changed = recollect.run(*OF, changes={"discount": 0.5})
     assert changed.method == "dqn_ff.discount=0.5" and changed.settings.method.hyperparameters.discount == 0.5
     assert recollect.run(*OF[:2], "dqn_ff.discount=5e-1").method == changed.method
+    assert recollect.run(*OF, changes={"discount": np.float64(0.5)}).method == changed.method
+    sized = [recollect.run(*OF, changes={"head": widths}).method for widths in ([8, 8], np.array([8, 8]))]
+    assert sized[0] == sized[1]
     for wrong in ({"env": "tmaze_pasive_5"}, {"changes": {"discuont": 0.5}}):
         names = dict(zip(("scale", "env", "method"), OF, strict=True))
         with pytest.raises(UserError, match=r"discount|tmaze_passive"):
@@ -170,6 +174,10 @@ def test_training_hands_on_the_device_and_whether_a_checkpoint_is_trusted(
     recollect.train(*OF, 3, trust_checkpoint=True)
     recollect.train(*OF, [1, 2], device="cpu")
     assert asked == [("3", "auto", {"trust_checkpoint": True}), ("1", "cpu", {}), ("2", "cpu", {})]
+    judged = "variants: {same: {evaluation_only: true, evaluation: {episodes: 4}}}\n"
+    Path("config/methods/other.yaml").write_text(f"base: {OF[2]}\ntitle: Other\n{judged}")
+    recollect.train(*OF[:2], "other.same", 4, trust_checkpoint=True)
+    assert asked[-1][2] == {}  # nothing is trained by its job
 
 
 def test_a_run_has_one_seed_and_training_takes_several(workdir: Path) -> None:

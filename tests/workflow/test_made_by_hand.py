@@ -39,7 +39,7 @@ def is_of_today(files):
     return Path("made").read_text() == Path("settings").read_text()
 
 
-snakemake_internals.make_anew_what_was_made_by_hand(is_of_today, lambda files: not is_of_today(files))
+snakemake_internals.make_anew_what_was_made_by_hand(is_of_today, lambda files, asked: not is_of_today(files))
 snakemake_internals.keep_no_record_of_what_failed()
 
 

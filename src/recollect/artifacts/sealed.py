@@ -307,7 +307,7 @@ def remove_sealed(path: str | Path) -> None:
 @contextmanager
 def _place(target: Path) -> Iterator[Path]:
     """Yield a temporary path; afterwards flush it, rename it to `target` and flush the folder."""
-    temp = target.with_name(f".{target.stem}.{_HOST}-{os.getpid()}-{next(_counter)}.tmp{target.suffix}")
+    temp = target.with_name(f".{target.stem[:100]}.{_HOST}-{os.getpid()}-{next(_counter)}.tmp{target.suffix}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         sweep(target.parent)

@@ -17,6 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from pydantic import Field, PositiveInt
 
+from recollect.artifacts.scores import LEARNING
 from recollect.figures import captions, finishing, reading, spec, style
 from recollect.figures.spec import PUBLISHED, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, Panel, ScoreOptions, table_row
 from recollect.settings.errors import UserError, nearest
@@ -66,6 +67,8 @@ def draw_bars(scores: pd.DataFrame, figure: FigureSpec, options: Options) -> Dra
     table = _measured(scores, panels, bars, figure, options)
     played = reading.episodes_played(scores, [(panel.environment, panel.split) for panel in panels])
     meant = captions.episodes_meant(options.last, played)
+    if set(spec.one_or_more(options.split)) == {LEARNING}:
+        meant = "the last episodes of training"
     episodes = f"mean over {meant}"
     word = captions.STATISTIC_WORDS[options.statistic]
     meaning = {

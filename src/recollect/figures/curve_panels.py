@@ -54,7 +54,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
             parts.append(band.assign(panel=environment, method=method, tasks=cell["task"].nunique()))
     table = pd.concat(parts, ignore_index=True)[TABLE_COLUMNS]
 
-    notes = learning_curves.notes(options.window, options.points, dropped)
+    notes = learning_curves.notes(options.window, options.points, dropped, finals=False)
     meaning = {
         "panel": "environment",
         "x": "environment steps",

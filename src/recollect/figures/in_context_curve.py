@@ -84,7 +84,7 @@ def _what_is_drawn(rows: pd.DataFrame, options: Options) -> str:
         episodes = rows["episode"].nunique()
         return f"Each point: the mean over the {episodes} in-context episodes of one evaluation; {splits}."
     steps = ", ".join(f"{step:,}" for step in sorted(set(rows["step"])))
-    sentence = f"Policies after training step {steps}; {splits}."
+    sentence = f"Policies of runs that trained for {steps} steps; {splits}."
     if options.average > 1:
         sentence += f" Each point is the mean of {options.average} successive episodes, and stands at the middle one."
     return sentence

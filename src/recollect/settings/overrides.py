@@ -155,3 +155,11 @@ def _text(value: Any) -> str:
 def _wrong(change: str, what: str) -> UserError:
     do = "write e.g. --set learning_rate=1e-4, --set sequence.width=64, --set further_discounts=[0.9,0.99]"
     return UserError(f"a setting cannot be changed so: {what}", where=f"--set {change}", do=do)
+
+
+def written(value: Any) -> str:
+    """A value of Python's, or of numpy's, as `--set` takes it."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, list | tuple):
+        return f"[{','.join(written(item) for item in value)}]"
+    return value if isinstance(value, str) else json.dumps(value)

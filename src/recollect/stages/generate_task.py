@@ -6,6 +6,8 @@ Killed at any instant, the same command goes on from the newest checkpoint and e
 
 from __future__ import annotations
 
+from recollect.settings.errors import UserError
+from recollect.settings.resolve import environment_mapping
 from recollect.stages import paths, provenance
 from recollect.stages.generate import file_hashes, make
 from recollect.stages.inputs import makes_by_task
@@ -14,6 +16,9 @@ from recollect.stages.stage import Job, Resources, Stage, Trust
 
 def generate_task(scale: str, env: str, task: int, *, trust_checkpoint: Trust = False) -> bool:
     """Make the learning histories of one task of an environment, on one core."""
+    if environment_mapping(scale, env).get("source") and not makes_by_task(scale, env):
+        do = f"run `recollect generate --scale {scale} --env {env}`"
+        raise UserError("the histories of all tasks are made by one job", where=f"environment {env}", do=do)
     job = Job("generate_task", scale, env, task=str(task))
     target, checkpoints = paths.task_histories(scale, env, task), paths.task_checkpoints(scale, env, task)
     return make(STAGE, job, target, checkpoints, trust_checkpoint)

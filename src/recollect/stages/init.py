@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from recollect.settings.catalogue import KINDS, known, mine_folder
+import yaml
+
+from recollect.settings.catalogue import KINDS, PAPERS, known, mine_folder
 from recollect.settings.errors import UserError, nearest, shown
 from recollect.settings.loading import config_path, names
 from recollect.settings.resolve import figure_settings
 from recollect.stages.pairs import check_pair, starts_empty
+from recollect.stages.selection import default_selection
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 
@@ -131,10 +134,14 @@ _NEXT = {
 
 
 def _check_name(begun: Begun, name: str, where: str) -> None:
-    if not name.isidentifier():
+    if not name.isidentifier() or name.startswith("__") or not isinstance(yaml.safe_load(name), str):
         raise UserError(
-            f"'{name}' cannot be a name", where=where, do="use letters, digits and _, and begin with a letter"
+            f"'{name}' cannot be a name",
+            where=where,
+            do="use letters, digits and _, begin with a letter, and take no word that YAML reads as a value",
         )
+    if begun.group == "figures" and name in ("all", *PAPERS, *default_selection().sets):
+        raise UserError(f"'{name}' stands for several figures", where=where, do="choose another name")
     if begun.module and name in known(begun.module, name):
         what = f"the {KINDS[begun.module].title} '{name}' is there already"
         raise UserError(what, where=known(begun.module, name)[name], do="choose another name")

@@ -24,6 +24,7 @@ from recollect.settings.loading import config_path, read_yaml
 from recollect.settings.resolve import (
     environment_mapping,
     environment_path,
+    environment_settings,
     figure_settings,
     method_mapping,
     played_method,
@@ -33,6 +34,10 @@ from recollect.settings.schema import FigureSettings
 from recollect.settings.still import remembered
 from recollect.stages.inputs import is_trained
 from recollect.stages.page import has_page
+
+LEARNING = (
+    "learning"  # recollect.artifacts.scores, which imports pandas: episodes of training, which no evaluation plays
+)
 
 
 class Spaces(NamedTuple):
@@ -78,6 +83,39 @@ def _check_shown(scale: str, figure: FigureSettings) -> None:
             )
             do = "give the world a function `scene` (docs/adding.md), or leave the page out"
             raise UserError(what, where=f"pages: {{{method}: {env}}}", do=do)
+
+
+def check_splits(scale: str, figure: str) -> None:
+    """Check that a figure's runs are evaluated on the splits that its options name.
+
+    Raises:
+        UserError: some are not, so the figure could not be drawn when all its runs have ended; its file is named.
+    """
+    chosen = figure_settings(scale, figure)
+    if declaration("figure", chosen.kind, "READS") not in (None, "scores"):
+        return
+    with named_by(scale, figure):
+        for env, split in _splits(chosen):
+            for method in chosen.methods:
+                judged = section(method_mapping(scale, env, method), "evaluation").get("splits")
+                have = environment_settings(scale, env).evaluation.splits if judged is None else judged
+                if split not in (LEARNING, *have):
+                    what = (
+                        f"the runs of '{method}' in '{env}' are evaluated on {' and '.join(have)}, and not on '{split}'"
+                    )
+                    do = f"add '{split}' to the `evaluation: splits` of '{env}' at scale {scale}, or leave the figure out there"
+                    raise UserError(what, where="split", do=do)
+
+
+def _splits(figure: FigureSettings) -> Iterator[tuple[str, str]]:
+    """The environments and splits that a figure's options name."""
+    groups, split = figure.options.get("groups"), figure.options.get("split")
+    if isinstance(groups, Mapping):
+        for group in groups.values():
+            if isinstance(group, Mapping) and "split" in group:
+                yield from ((env, str(group["split"])) for env in group.get("environments", ()))
+    elif split is not None and "rows" not in figure.options:
+        yield from product(figure.environments, [split] if isinstance(split, str) else split)
 
 
 def is_over_episodes(figure: FigureSettings) -> bool:

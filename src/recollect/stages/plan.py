@@ -7,6 +7,7 @@ Nothing here imports torch.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from recollect.stages import paths
 from recollect.stages.inputs import paged_runs
 from recollect.stages.page import has_page
 from recollect.stages.pairs import check_figure
-from recollect.stages.provenance import code_of
+from recollect.stages.provenance import code_of, digest
 from recollect.stages.stage import Job, making
 from recollect.stages.table import STAGES
 
@@ -48,13 +49,26 @@ def are_of_today(files: Iterable[Path], scale: str) -> bool:
     return all(STAGES[job.stage].is_made(job) for job in _makers_of_those_there(files, scale))
 
 
-def say_other(files: Iterable[Path], scale: str) -> bool:
+def say_other(files: Iterable[Path], scale: str, asked: str = "") -> bool:
     """Whether manifests of some files name other settings or code than those that their jobs have today. No file is read.
 
-    What a manifest leaves out is not compared: of what is fetched, all. Nor are claims and a report (see above).
+    What a manifest leaves out is not compared: of what is fetched, all.
+
+    Args:
+        asked: the parameter `settings` of the rule, which claims and a report are compared with: it knows their figures.
     """
     made = _makers_of_those_there(files, scale)
-    return any(_says_other(job) for job in made if job.stage not in ("claims", "report"))
+    return any(_are_of_others(job, asked) if job.stage in ("claims", "report") else _says_other(job) for job in made)
+
+
+def _are_of_others(job: Job, asked: str) -> bool:
+    """Whether claims or a report were made of other figures or settings than those that are asked for; nothing: not known."""
+    for path in STAGES[job.stage].makes(job):
+        with suppress(UserError):
+            settings = read_manifest(path)["provenance"].get("settings")
+            if asked and settings is not None and asked != f"settings {digest(settings)}":
+                return True
+    return False
 
 
 def _makers_of_those_there(files: Iterable[Path], scale: str) -> list[Job]:

@@ -23,7 +23,7 @@ from recollect.settings.resolve import (
 )
 from recollect.settings.schema import Frozen
 from recollect.stages import paths
-from recollect.stages.pairs import check_figure, check_pair
+from recollect.stages.pairs import check_figure, check_pair, check_splits
 from recollect.stages.paths import Place
 
 JOB_HOURS = 28  # of a run at a large scale: 24 of training and four for its scores
@@ -203,6 +203,7 @@ def _check_names(found: Mapping[str, str]) -> None:
         published_data(found["dataset"])
     if scale is not None and "figure" in found:
         check_figure(scale, found["figure"])
+        check_splits(scale, found["figure"])
         claims_of(scale, (found["figure"],))  # none is wrong
     if scale is not None and "env" in found:
         environment_mapping(scale, found["env"])

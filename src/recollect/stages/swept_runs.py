@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ class Sweep:
         wanted = [str(path) for _, _, path in self.files(cells)]
         runs, settings = (f"{n} {noun}{'s' * (n != 1)}" for n, noun in ((len(wanted), "run"), (len(cells), "setting")))
         print(f"{runs}: {settings}", file=sys.stderr, flush=True)
-        if not DRY_RUN & set(self.more):
+        if not any(word in DRY_RUN or re.fullmatch(r"-[FSekpqt]*n[FSekpqt]*", word) for word in self.more):
             self._write_down(wanted)
         status = self.start(snakemake_command("--keep-going", *self.more, "--", *wanted))
         self.failed = self.failed or status != 0

@@ -308,4 +308,4 @@ def test_a_connection_that_fails_is_one_message(hub, index, monkeypatch):
 def test_one_thing_is_fetched_at_a_time(named):
     with pytest.raises(UserError, match="one thing is fetched at a time") as error:
         commands.fetch(*named)
-    assert error.value.do == "name --model or --data"
+    assert error.value.do == "--model, or --data [--revision]"

@@ -14,7 +14,7 @@ from recollect.settings.catalogue import CannotImport
 from recollect.settings.errors import UserError
 from recollect.settings.still import held_still, prepare
 from recollect.stages import check, forecast, selection, why
-from recollect.stages.pairs import check_figure, check_pair
+from recollect.stages.pairs import check_figure, check_pair, check_splits
 from recollect.stages.plan import plan
 from recollect.stages.train import train
 
@@ -262,6 +262,16 @@ def test_an_in_context_curve_of_episodes_that_each_start_empty_is_refused_with_i
     check_figure("smoke", "own")
     file.write_text(text.replace("in_context_curve", "bars"))
     check_figure("smoke", "own")
+
+
+def test_a_split_that_no_run_is_evaluated_on_is_refused_where_a_figure_is_asked_for(in_the_repository: None) -> None:
+    wanted = "results/demo/figures/radt_training_curve.pdf"
+    with pytest.raises(UserError, match="evaluated on eval, and not on 'train'") as error:
+        selection.check_targets([wanted])
+    assert "radt_training_curve.yaml (scale demo)" in str(error.value.where) and "evaluation: splits" in error.value.do
+    for figure in ("radt_training_curve", "radt_grid_worlds", "helm_lm_depth", "amago_crafter", "memory_rl_pybullet"):
+        check_splits("paper", figure)
+    check_splits("demo", "radt_dark_room_10x10")
 
 
 def test_a_page_that_nothing_can_draw_is_refused_where_it_is_asked_for(mine: Path) -> None:
