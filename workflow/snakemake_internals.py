@@ -53,7 +53,7 @@ def make_anew_what_was_made_by_hand(
 
     Args:
         are_of_today: outputs of a job -> whether they are what today's settings, code and inputs make.
-        say_other: outputs of a job, and the parameter `settings` of its rule -> whether their manifests name other settings or code.
+        say_other: outputs of a job, and the parameter `settings` of its rule -> whether their manifests name others or other code.
     """
     from snakemake import persistence
 

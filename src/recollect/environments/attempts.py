@@ -21,6 +21,8 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Tuple
 
+from recollect.environments.packaged import SUCCESS
+
 NUMBER = bool | int | float | np.number | np.bool_
 
 
@@ -62,9 +64,17 @@ class Attempts(gymnasium.Wrapper[Any, Any, Any, Any]):
             else:
                 seen, _ = self.env.reset(options=dict(self.soft_reset))
         elif ended:
-            names = {name for told in self.told for name, value in told.items() if isinstance(value, NUMBER)}
+            names = {name for told in self.told for name, value in told.items() if _is_number(value)}
             info = info | {name: self._mean(name) for name in sorted(names)}
         return (seen, np.full(1, begins, np.float32)), float(reward), bool(terminated), truncated, info
 
     def _mean(self, name: str) -> float:
-        return float(np.mean([told[name] for told in self.told if name in told]))
+        values = [np.asarray(told[name], float).item() for told in self.told if _is_number(told.get(name))]
+        # An attempt whose environment says nothing of success has none; of other numbers nothing is known.
+        return float(np.sum(values) / (len(self.told) if name in SUCCESS else len(values)))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, NUMBER) or (
+        isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf"
+    )

@@ -110,7 +110,7 @@ class World(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             )
         if not tasks:
             raise UserError("a world needs at least one task", where=name, do="pass one task per instance")
-        seeds_B = np.array(seeds).astype(np.uint64)
+        seeds_B = np.array(seeds, dtype=np.uint64)  # not by way of floats, which round seeds beyond 2^53
         if seeds_B.shape != (len(tasks),):
             raise UserError(
                 f"{len(tasks)} tasks but seeds of shape {seeds_B.shape}", where=name, do="pass one seed per task"

@@ -12,7 +12,8 @@ and completing the last ends it. Without, Crafter's own reward is paid. Observat
 
 What differs from upstream, and why: the split `single` asks for each achievement alone and `multi` has the paper's ten
 prompts, whose travels upstream splits into wrong words; at the world's border the cells of `textures` keep their places
-(upstream moves them to the corner); images are [C, H, W].
+(upstream moves them to the corner); images are [C, H, W]. `tech_tree` asks for the first entries up to the one behind
+the most advanced that was achieved, and at last for all 13; upstream, for those up to it, and never for the diamond.
 
 What differs from the package, so that an episode is a function of its word and actions, and can be played again:
 

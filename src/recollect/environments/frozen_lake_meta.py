@@ -9,7 +9,8 @@ N, whether an attempt begins, and how many are over, of k.
 with chance 1/3 the cell that a move leaves becomes a hole for the rest of the attempt; attempts may last twice as long.
 
 What differs from upstream: the observation that begins an attempt already counts the one that is over (upstream: from
-the step after). Lakes are those of gymnasium's generator in distribution, not in random numbers.
+the step after). In `hard` upstream compares (x, y) with (next y, next y), so it also breaks the cell of one who stays where x and y
+differ. Lakes are those of gymnasium's generator in distribution, not in random numbers.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ GYMNASIUM_IDS: dict[str, dict] = {"recollect/GoalMazeRunner-v0": {}}
 SEEN = 6  # entries of an observation that are MazeRunner's own
 
 
-class Options(maze_runner.Options):
+class Options(maze_runner.MazeOptions):
     """hide_future: only the current goal and those completed are shown (`hide_full_plan`).
     goals_shown: as they are `after` the step that led to an observation, or `before` it, as by AMAGO's seed code: there a goal
         that a step completed is seen as completed one step later.

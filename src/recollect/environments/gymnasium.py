@@ -99,7 +99,14 @@ def _import(package: str, *, needed: bool) -> None:
 
 def steps_of(options: Options) -> int:
     """The longest episode."""
-    return options.horizon or gymnasium.spec(registered(options)).max_episode_steps or NO_LIMIT
+    if options.horizon:
+        return options.horizon
+    name = registered(options)
+    spec = gymnasium.spec(name)
+    if spec.entry_point == "recollect.environments.single:SingleWorld":  # ours know how long their episodes are
+        horizon: int = made(name, "gymnasium", **options.arguments).unwrapped.world.horizon
+        return horizon
+    return spec.max_episode_steps or NO_LIMIT
 
 
 def plain(options: Options, place: int) -> Plain:

@@ -39,24 +39,19 @@ EVAL_SEEDS = tuple(range(300, 320))
 AMOUNT = 0.75  # of walls, and of their length
 
 
-class Options(WorldOptions):
+class MazeOptions(WorldOptions):
     """size: cells along a side, the border included; an even number is rounded up, as upstream (30 gives 31).
     horizon: steps of an episode at most. Published: 400 for 15 x 15 (AMAGO: 1000 for 30 x 30).
     fewest_goals, most_goals: how many goals a maze has.
-    more_train_mazes: train tasks beyond the published ones, seeds 1000 and up (none published): with few mazes a model
-        can learn them by heart.
-    leave_out_seed_41: train tasks are upstream's 99 environments instead of the 100 that its data come from.
     """
 
     size: int = Field(default=15, ge=6, le=255)
     horizon: int = Field(default=400, ge=1)
     fewest_goals: int = Field(default=1, ge=1)
     most_goals: int = Field(default=3, ge=1, le=9)
-    more_train_mazes: int = Field(default=0, ge=0, le=100_000)
-    leave_out_seed_41: bool = False
 
     @model_validator(mode="after")
-    def _goals_in_order(self) -> Options:
+    def _goals_in_order(self) -> MazeOptions:
         if self.fewest_goals > self.most_goals:
             raise ValueError(f"fewest_goals {self.fewest_goals} exceeds most_goals {self.most_goals}")
         return self
@@ -70,6 +65,16 @@ class Options(WorldOptions):
     def start(self) -> tuple[int, int]:
         """Where episodes begin, (row, column): the end of the tunnel at the bottom."""
         return self.side - 2, self.side // 2
+
+
+class Options(MazeOptions):
+    """more_train_mazes: train tasks beyond the published ones, seeds 1000 and up (none published): with few mazes a model
+        can learn them by heart.
+    leave_out_seed_41: train tasks are upstream's 99 environments instead of the 100 that its data come from.
+    """
+
+    more_train_mazes: int = Field(default=0, ge=0, le=100_000)
+    leave_out_seed_41: bool = False
 
 
 def legacy_words(seed: int) -> Iterator[int]:
@@ -137,7 +142,7 @@ def maze(seed: int, side: int) -> np.ndarray:
     return wall
 
 
-def goals(seed: int, options: Options) -> list[tuple[int, int]]:
+def goals(seed: int, options: MazeOptions) -> list[tuple[int, int]]:
     """The goals (row, column) of a maze in the order in which they must be visited, as released."""
     rng = np.random.RandomState(seed)
     count = rng.randint(options.fewest_goals, options.most_goals + 1)

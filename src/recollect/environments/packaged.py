@@ -270,9 +270,12 @@ class VectorWorld(BaseWorld):
 
     def _note(self, said: dict[str, Any], ends_B: np.ndarray) -> None:
         """Keep what the environments say where episodes end."""
+        success_B = np.full(self.num_envs, np.nan)
         for name in SUCCESS:
-            if name in said:
-                self._success_B = _numbers(said, name, self.num_envs)
+            with contextlib.suppress(UserError):  # what is no number says nothing of success
+                success_B = np.where(np.isnan(success_B), _numbers(said, name, self.num_envs), success_B)
+        if any(name in said for name in SUCCESS):
+            self._success_B = success_B
         if not self.metrics:
             return
         first_B = ends_B & ~self._first_over_B
@@ -321,7 +324,8 @@ def _numbers(said: dict[str, Any], name: str, count: int) -> np.ndarray:
     told_B = said.get(f"_{name}", np.zeros(count, bool))
     number_B = np.full(count, np.nan)
     try:
-        number_B[told_B] = np.asarray(said.get(name, number_B), object)[told_B].astype(np.float64)
+        values = np.asarray(said.get(name, number_B), object)[told_B]
+        number_B[told_B] = [np.asarray(value, np.float64).item() for value in values]
     except (TypeError, ValueError) as error:
         what = f"info['{name}'] is not one number"
         raise UserError(what, where="options of the world: metrics", do="leave it out") from error

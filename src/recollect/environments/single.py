@@ -51,8 +51,11 @@ class SingleWorld(gymnasium.Env[np.ndarray, np.int64]):
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Play one action; see :meth:`recollect.environments.base.World.step`."""
+        self.world._success_B = None  # that of a step before
         observation_1D, reward_1, terminated_1, truncated_1, info = self.world.step(np.asarray(action)[None])
         told = {name: value_1[0] for name, value_1 in info.items()}
+        if self.world._success_B is not None:  # told at every step: who plays on may cut the episode here
+            told["success"] = self.world._success_B[0]
         return observation_1D[0], float(reward_1[0]), bool(terminated_1[0]), bool(truncated_1[0]), told
 
     def render(self) -> np.ndarray | None:  # type: ignore[override]

@@ -140,8 +140,10 @@ def payments_of(world: str, task: Task) -> Payments | None:
     """What is to be counted in the rows of a task; None where the world's rewards say nothing about names."""
     if world not in CELL_NAMES:
         return None
-    # A key in the start cell is taken with the first step, wherever that leads.
-    return Payments(skip_first=tuple(task.data.get("key", (-1, -1))) == START)
+    # A key in the start cell is taken with the first step, wherever that leads. Where the door is there, episodes begin at random
+    # cells, sometimes on the key.
+    places = [tuple(task.data[name]) for name in ("key", "door") if name in task.data]
+    return Payments(skip_first=START in places)
 
 
 def check_rewards(task: Task, paid: Payments, path: Path) -> bool:

@@ -135,6 +135,48 @@ def test_worlds_of_ours_have_attempts_by_their_id() -> None:
     assert seen_TD[:4, -1].tolist() == [0] * 4
 
 
+def test_the_success_of_a_rollout_is_the_share_of_all_attempts_also_of_those_that_are_cut() -> None:
+    """An attempt that the limit of steps cuts has no success, and one that is not told is none."""
+    maze = {"id": "recollect/MazeRunner-v0", "arguments": {"size": 7, "most_goals": 1}, "horizon": 12}
+    world, draws = make(40, **maze, attempts=5), np.random.default_rng(0)
+    world.reset()
+    won_B = np.zeros(40)
+    for _ in range(world.horizon):
+        _, reward_B, terminated_B, truncated_B, info = world.step(draws.integers(world.single_action_space.n, size=40))
+        won_B += reward_B > 0
+        ended_B = terminated_B | truncated_B
+        if ended_B.any():
+            np.testing.assert_allclose(info["success"][ended_B], won_B[ended_B] / 5)
+            won_B[ended_B] = -np.inf  # their next step is none of ours
+        if np.isinf(won_B).all():
+            break
+        world.reset(options={"reset_mask": ended_B}) if ended_B.any() else None
+    else:
+        raise AssertionError("no rollout ended")
+
+
+@pytest.mark.parametrize("form", [float, np.array, lambda won: np.array([won])])
+def test_a_success_may_be_a_number_or_an_array_of_one(form: Any) -> None:
+    class Told(Camera):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            self.ended = getattr(self, "ended", 0) + 1
+            return *super().step(action)[:4], {"success": form(float(self.ended < 3))}
+
+    world = Attempts(Told(ends=1), 3, 5, {})
+    world.reset(seed=0)
+    for _ in range(3):
+        *_, info = world.step(0)
+    assert info["success"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "horizon"),
+    [("TMazePassive", {"length": 1500}, 1501), ("KeyToDoor", {"length": 1000}, 1025), ("DarkRoom", {}, 100)],
+)
+def test_worlds_of_ours_have_their_own_limit_by_their_id(name: str, arguments: Any, horizon: int) -> None:
+    assert make(1, id=f"recollect/{name}-v0", arguments=arguments).horizon == horizon
+
+
 def test_what_is_told_where_episodes_end_is_the_mean_over_attempts() -> None:
     rollout, alone = Attempts(Camera(), 3, 4, {}), Camera()
     rollout.reset(seed=5)

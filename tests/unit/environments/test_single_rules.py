@@ -126,3 +126,10 @@ def test_in_the_active_game_every_start_is_drawn() -> None:
     world.reset()
     counts = np.unique(world.get_state()["position"], return_counts=True)[1]
     assert len(counts) == 10 and counts.min() > 25
+
+
+def test_seeds_beyond_half_of_the_range_are_kept_to_the_last_bit() -> None:
+    seeds = [2**63 + 1, 2**63 + 2, 5]
+    listed = registry.tasks("dark_room", {}, "train")[:3]
+    world = registry.make_world("dark_room", {}, listed, seeds)  # type: ignore[arg-type]
+    assert world.get_state()["seeds"].tolist() == seeds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from recollect.environments import registry
 from recollect.environments.base import Task
 from recollect.settings.errors import UserError
+from recollect.sources import source_policies
 from recollect.sources.columns import Rows
 from recollect.sources.published_labels import Payments, check_rewards, find_files, payments_of
 
@@ -144,6 +146,21 @@ BOTH = Task(0, "k", "train", {"door": (3, 1), "key": (2, 5)})
 HOME = Task(0, "h", "train", {"door": (3, 1), "key": (0, 0)})
 ONE = Task(0, "o", "train", {"door": (4, 4), "key": (4, 4)})
 DOOR, KEY = (1, 3, 1), (5, 2, 1)  # row, column, paid
+
+
+def test_where_the_door_is_the_start_cell_a_key_may_be_taken_with_the_first_step():
+    """Such episodes begin at random cells, sometimes on the key. Our own histories of such a task are accepted."""
+    options = {"width": 4, "height": 4}
+    listed = [*registry.tasks("key_door", options, "train"), *registry.tasks("key_door", options, "eval")]
+    tasks = [task for task in listed if tuple(task.data["door"]) == (0, 0)]
+    assert tasks
+    for task in tasks[:2]:
+        played = source_policies.Hyperparameters(policy="random", transitions=6400)
+        told = source_policies.generate("key_door", options, [replace(task, index=0)], played, seed=0)
+        paid = payments_of("key_door", task)
+        assert paid is not None
+        paid.add(Rows(told["observation"], told["action"], told["reward"], told["done"]))
+        assert check_rewards(task, paid, Path("f"))
 
 
 def test_rewards_on_the_goal_agree_with_the_name():
