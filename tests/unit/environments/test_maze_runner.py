@@ -279,7 +279,7 @@ def test_a_single_world_tells_success_as_one_value() -> None:
     env = gymnasium.make("recollect/MazeRunner-v0", split="eval", task=0)
     env.reset(seed=0)
     infos = [env.step(action)[2:] for action in whole_way(maze_runner.tasks("eval")[0], Options())]
-    assert all(told == (False, False, {}) for told in infos[:-1])
+    assert all(told == (False, False, {"success": False}) for told in infos[:-1])
     terminated, truncated, info = infos[-1]
     assert terminated and not truncated and info["success"].shape == () and bool(info["success"])
 

@@ -67,7 +67,8 @@ def test_each_environment_has_its_curves_its_line_and_its_own_ending() -> None:
         line = here[here["method"] == "line:published"]
         assert line["x"].tolist() == [0, end] and set(line["y"]) == {lines[env]}
     assert "Dotted: them." in drawn.notes
-    assert any("onto 100 points; the final value of a run is the mean of its last 5." in note for note in drawn.notes)
+    assert any("onto 100 points." in note for note in drawn.notes)
+    assert not any("final value" in note for note in drawn.notes)  # none is drawn
 
 
 @pytest.mark.quick("recollect.figures.curve_panels")
