@@ -114,8 +114,7 @@ def _measured(
         rows = rows_of[of]
         for place, method in enumerate(bars[panel.name], start=1):
             cell = rows[(rows["env"] == panel.environment) & (rows["method"] == method)]
-            scores_SNE, tasks, _ = reading.score_array(cell, figure)
-            score_SN = reading.last_episodes(scores_SNE, options.last).mean(2)
+            score_SN, tasks = reading.task_means(cell, figure, options.last)
             bounds = options.interval(score_SN, figure.name, panel.name, method)
             parts.append(table_row(panel.name, method, place, bounds, seeds=len(figure.seeds), tasks=len(tasks)))
     return pd.DataFrame(parts, columns=TABLE_COLUMNS)

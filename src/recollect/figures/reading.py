@@ -135,8 +135,33 @@ def score_array(rows: pd.DataFrame, figure: FigureSpec) -> tuple[NDArray[np.floa
     """
     tasks = sorted({int(task) for task in rows["task"]})
     episodes = sorted({int(episode) for episode in rows["episode"]})
+    scores = _complete(rows, figure, [(task, episode) for task in tasks for episode in episodes])
+    return scores.to_numpy(float).reshape(len(figure.seeds), len(tasks), len(episodes)), tasks, episodes
+
+
+def task_means(
+    rows: pd.DataFrame, figure: FigureSpec, last: int | str = "all"
+) -> tuple[NDArray[np.float64], list[int]]:
+    """The mean of so many last episodes, or of `all`, of each seed and task, and the tasks. `rows`: as of `score_array`.
+
+    Where the protocol is `episodic`, episodes are numbered over all tasks, and tasks may have different numbers of them.
+    """
+    pairs = sorted({(int(task), int(episode)) for task, episode in zip(rows["task"], rows["episode"], strict=True)})
+    tasks = sorted({task for task, _ in pairs})
+    numbered_over_all = len(tasks) > 1 and len({episode for _, episode in pairs}) == len(pairs)
+    if last != "all" or not numbered_over_all:
+        scores_SNE, tasks, _ = score_array(rows, figure)
+        return last_episodes(scores_SNE, last).mean(2), tasks
+    scores = _complete(rows, figure, pairs)
+    by_task = scores.groupby(level=[0, 1]).mean().unstack(level=1)
+    return by_task.reindex(index=list(figure.seeds), columns=tasks).to_numpy(float), tasks
+
+
+def _complete(rows: pd.DataFrame, figure: FigureSpec, pairs: Sequence[tuple[int, int]]) -> pd.Series:
+    """The scores of all seeds at these tasks and episodes. Raises UserError: some are missing."""
     of_each = rows.set_index(["seed", "task", "episode"])["value"]
-    scores = of_each.reindex(pd.MultiIndex.from_product([figure.seeds, tasks, episodes]))
+    wanted = [(seed, task, episode) for seed in figure.seeds for task, episode in pairs]
+    scores = of_each.reindex(pd.MultiIndex.from_tuples(wanted))
     missing = scores.index[scores.isna()]
     if len(missing):
         seed, task, episode = missing[0]
@@ -147,8 +172,7 @@ def score_array(rows: pd.DataFrame, figure: FigureSpec) -> tuple[NDArray[np.floa
             where=f"figure '{figure.name}'",
             do="evaluate that run again: all its seeds need the same tasks and episodes",
         )
-    scores_SNE = scores.to_numpy(float).reshape(len(figure.seeds), len(tasks), len(episodes))
-    return scores_SNE, tasks, episodes
+    return scores
 
 
 def episodes_played(scores: pd.DataFrame, of: Iterable[tuple[str, str]]) -> list[int]:

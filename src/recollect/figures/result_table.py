@@ -177,8 +177,8 @@ def _of_group(scores: pd.DataFrame, figure: FigureSpec, name: str, group: Group,
             values_GS, tasks = [], 0
             for environment in group.environments:
                 cell = rows[(rows["env"] == environment) & (rows["method"] == method)]
-                scores_SNE, its_tasks, _ = reading.score_array(cell, figure)
-                values_GS.append(reading.last_episodes(scores_SNE, options.last).mean((1, 2)))
+                score_SN, its_tasks = reading.task_means(cell, figure, options.last)
+                values_GS.append(score_SN.mean(1))
                 tasks += len(its_tasks)
             about = {"panel": panel, "method": method, "x": 1.0, "seeds": len(figure.seeds), "tasks": tasks}
             rng = generator("bootstrap", figure.name, panel, method)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import trim_mean
 
-from recollect.figures import statistics
+from recollect.artifacts.scores import scores_frame
+from recollect.figures import reading, statistics
+from recollect.figures.spec import FigureSpec
+from recollect.settings.errors import UserError
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -164,3 +168,31 @@ def test_more_seeds_and_more_tasks_cover_more() -> None:
         two, three = (list(by_seeds[seeds].values()) for seeds in (2, 3))
         assert two == sorted(two) and three == sorted(three)
         assert all(few < more < 0.95 for few, more in zip(two, three, strict=True))
+
+
+def test_tasks_of_episodes_that_are_numbered_over_all_of_them_count_alike_and_none_may_be_missing() -> None:
+    """As the protocol `episodic` numbers them: task 0 in three episodes, task 1 in two."""
+    figure = FigureSpec(name="f", kind="bars", scale="demo", environments=("e",), methods=("m",), seeds=(7, 3))
+    tasks = np.array([0, 0, 0, 1, 1])
+    about = {"env": "e", "method": "m", "step": 9, "split": "eval", "metric": "return"}
+    rows = pd.concat(
+        [
+            scores_frame(
+                **about, seed=seed, task=tasks, episode=np.arange(5), value=seed * np.array([1.0, 2, 3, 10, 20])
+            )
+            for seed in (3, 7)
+        ]
+    )
+    score_SN, found = reading.task_means(rows, figure)
+    assert score_SN.tolist() == [[14.0, 105.0], [6.0, 45.0]] and found == [0, 1]
+    with pytest.raises(UserError, match="1 of 10 scores of m on e are missing; first: seed 7, task 1, episode 4"):
+        reading.task_means(rows.iloc[:-1], figure)
+    with pytest.raises(
+        UserError, match="are missing"
+    ):  # last episodes of a task are asked for where each episode has one
+        reading.task_means(rows, figure, 2)
+    in_context = scores_frame(
+        **about, seed=[[[3]], [[7]]], task=[[0], [1]], episode=np.arange(2), value=np.arange(8.0).reshape(2, 2, 2)
+    )
+    score_SN, _ = reading.task_means(in_context, figure, 1)
+    assert score_SN.tolist() == [[5.0, 7.0], [1.0, 3.0]]
