@@ -40,7 +40,7 @@ def of(jobs: Iterable[Job], *, local: bool, cores: int, most_hours: float | None
         return ""
     from recollect.stages.device_speeds import speeds_of
     from recollect.stages.estimating import Estimator
-    from recollect.stages.forecast import said_time, sharing_of  # needs torch, which takes a second
+    from recollect.stages.forecast import gpus_of, said_time, sharing_of  # needs torch, which takes a second
 
     gpus = len(usable("auto")) if local else 0
     lacks_gpus = local and not gpus and any(STAGES[job.stage].on_gpu(job) for job in jobs)
@@ -52,7 +52,7 @@ def of(jobs: Iterable[Job], *, local: bool, cores: int, most_hours: float | None
     for job in jobs:
         with suppress(UserError):  # the same
             estimate = estimator(job)
-            seconds["GPU" if estimate.gpu else "CPU"] += estimate.seconds
+            seconds["GPU" if estimate.gpu else "CPU"] += estimate.seconds * (gpus_of(job) if estimate.gpu else 1)
     if sum(seconds.values()) < MINUTE:
         return ""
     times = " and ".join(f"{said_time(spent)} of {unit} time" for unit, spent in seconds.items() if spent)

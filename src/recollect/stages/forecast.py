@@ -99,12 +99,13 @@ class Forecast(NamedTuple):
     memory_measured: bool
     shared: Mapping[Job, Job]  # a run that shares its job -> the run by which that job is called here
     processes: Mapping[Job, int]  # how many runs with memory of their own a run's job is at once, where several
+    gpus: Mapping[Job, int]  # of those jobs that compute on several at once; their hours count for each
     timed: str = ""  # the device that `make gpu` was run on, and when, where that counts
 
     def seconds(self, jobs: Iterable[Job] | None = None, *, gpu: bool | None = None) -> float:
         """Seconds of some jobs, or of all, one after the other."""
-        chosen = self.plan.needs if jobs is None else jobs
-        return sum(e.seconds for e in (self.estimates[job] for job in chosen) if gpu is None or e.gpu == gpu)
+        of = ((job, self.estimates[job]) for job in (self.plan.needs if jobs is None else jobs))
+        return sum(e.seconds * self.gpus.get(job, 1) for job, e in of if gpu is None or e.gpu == gpu)
 
     def count(self, jobs: Iterable[Job]) -> int:
         """How many jobs of the workflow some jobs are, where seeds share one."""
@@ -157,12 +158,13 @@ def forecast(
     estimator = Estimator(known, device, timed, together)
     estimates = {job: estimator(job) for job in found.needs}
     some = any(estimate.gpu for estimate in estimates.values())
+    gpus = {job: count for job, each in estimates.items() if each.gpu and (count := gpus_of(job)) > 1}
     shared = {job: next(one for one in whole if one in found.needs) for job, whole in sharing.items()}
     seconds = _by_job({job: each.seconds for job, each in estimates.items()}, shared)
     wall = wall_seconds(
         joined(found.needs, shared),
         seconds.__getitem__,
-        lambda job: estimates[job].gpu or not some,  # whether it takes a device
+        lambda job: min(gpus.get(job, 1), devices) if estimates[job].gpu or not some else 0,
         devices,
     )
     ran_here = {job: one for job, one in known.items() if job.scale == scale}
@@ -170,7 +172,13 @@ def forecast(
     processes = {job: packs.memories(scale, job.env, job.method, at_a_time, count) for job, count in together.items()}
     memory, is_measured = memory_of_largest(found, ran_here, processes)
     on = f"{timed.device} ({timed.date}, commit {timed.commit})" if timed is not None and some else ""
-    return Forecast(scale, found, estimates, devices, wall, memory, is_measured, shared, processes, on)
+    return Forecast(scale, found, estimates, devices, wall, memory, is_measured, shared, processes, gpus, on)
+
+
+def gpus_of(job: Job) -> int:
+    """On how many GPUs a job computes at once, where it has them."""
+    stage = STAGES[job.stage]
+    return stage.gpus(job.names(stage.over))
 
 
 def sharing_of(jobs: Iterable[Job]) -> dict[Job, tuple[Job, ...]]:

@@ -27,7 +27,7 @@ def joined(needs: Mapping[Job, Iterable[Job]], whole: Mapping[Job, Job]) -> dict
 
 
 def wall_seconds(
-    needs: Mapping[Job, Iterable[Job]], seconds: Callable[[Job], float], taken: Callable[[Job], bool], devices: int
+    needs: Mapping[Job, Iterable[Job]], seconds: Callable[[Job], float], taken: Callable[[Job], int], devices: int
 ) -> float:
     """Time until all is done, when each job starts as soon as what it waits for is done and, where it takes one, a device
     is free; the longest chain goes first.
@@ -35,7 +35,7 @@ def wall_seconds(
     Args:
         needs: job -> what it waits for; a job stands behind those.
         seconds: of a job.
-        taken: whether a job takes a device; others run beside.
+        taken: how many devices a job takes, of those that there are; with none it runs beside the others.
         devices: how many there are.
     """
     chain: dict[Job, float] = dict.fromkeys(needs, 0.0)  # seconds from a job's start to the end of what waits for it
@@ -54,9 +54,9 @@ def wall_seconds(
                 heapq.heappush(waiting, (-chain[job], job))
             else:
                 heapq.heappush(running, (now + seconds(job), job))
-        while waiting and devices:
+        while waiting and devices >= taken(waiting[0][1]):
             _, job = heapq.heappop(waiting)
-            devices -= 1
+            devices -= taken(job)
             heapq.heappush(running, (now + seconds(job), job))
         now, job = heapq.heappop(running)
         devices += taken(job)

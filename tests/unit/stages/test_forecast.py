@@ -481,6 +481,9 @@ def test_devices_bound_only_what_takes_one() -> None:
     assert wall_seconds(needs, seconds, lambda job: job not in (other, last), 1) == 3 + 4 + 1
     assert wall_seconds(needs, seconds, lambda job: job not in (other, last), 2) == 5 + 1
     assert wall_seconds(needs, seconds, lambda job: True, 1) == 3 + 4 + 5 + 1
+    both = {first: 2, second: 1, other: 1, last: 0}.__getitem__  # the first job takes two devices
+    assert wall_seconds(needs, seconds, both, 2) == 5 + 3 + 1
+    assert wall_seconds(needs, seconds, both, 3) == 4 + 3 + 1
     chain = {first: (), second: (), last: (second,)}  # the longest goes first
     assert wall_seconds(chain, seconds, lambda job: job is not last, 1) == 4 + 3
 
@@ -492,6 +495,20 @@ def test_devices_bound_only_what_takes_one() -> None:
 def test_unknown_names_are_refused_with_the_nearest(workdir: Path, scale: str, figure: str, hint: str) -> None:
     with pytest.raises(UserError, match=hint):
         forecast(scale, [figure])
+
+
+def test_hours_of_a_job_on_several_gpus_count_for_each_of_them(workdir: Path) -> None:
+    figure = {"kind": "bars", "environments": ["amago_tmaze_10"], "seeds": [0], "references": []}
+    figure |= {"methods": ["amago_transformer", "amago_transformer.devices=8"], "title": "T", "category": "AMAGO"}
+    Path("config/figures/eight.yaml").write_text(fast_yaml.dump({**figure, "caption": "C."}))
+    scale = Path("config/scales/smoke.yaml")
+    scale.write_text(fast_yaml.dump({**fast_yaml.load(scale.read_text()), "resources": "large"}))
+    few, many = (forecast("smoke", ["eight"], devices=devices, device="nvidia_h200") for devices in (2, 8))
+    one, eight = (job for job in many.plan.needs if job.stage == "run")
+    assert (one.method, eight.method) == ("amago_transformer", "amago_transformer.devices=8")
+    spent = [many.estimates[job].seconds for job in (one, eight)]
+    assert many.seconds([one, eight], gpu=True) == few.seconds([one, eight], gpu=True) == spent[0] + 8 * spent[1]
+    assert many.wall >= sum(spent)  # the eight are no longer free for the other
 
 
 def test_no_devices_are_refused(workdir: Path) -> None:
