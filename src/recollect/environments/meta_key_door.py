@@ -25,6 +25,7 @@ from gymnasium.spaces import Box, Discrete
 from pydantic import Field, model_validator
 
 from recollect.environments.base import BaseWorld, Outcome, Task, WorldOptions
+from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
 
 GYMNASIUM_IDS: dict[str, dict] = {"recollect/DarkKeyToDoor-v0": {}}
@@ -74,11 +75,19 @@ def tasks(split: str, **options: Any) -> list[Task]:
     room = Options.parse(options, "meta_key_door", split)
     if not room.listed_tasks:
         return [Task(0, f"any_{room.size}x{room.size}", split)]
-    draws = generator("tasks of meta_key_door", split, room.size)
+    cells = room.size**2
+    there = cells ** (2 if room.start else 3)  # key and door, and the start where it is drawn, too
+    if 2 * room.listed_tasks > there:
+        do = f"list at most {there // 2} (`listed_tasks`), or take a larger room"
+        raise UserError(f"the room has {there} tasks, too few for both splits", where="world meta_key_door", do=do)
+    # Both splits are of one drawing without repeats, so they share no task.
+    drawn = generator("tasks of meta_key_door", room.size, str(room.start)).choice(
+        there, 2 * room.listed_tasks, replace=False
+    )
     found = []
-    for i in range(room.listed_tasks):
-        cells = draws.integers(room.size, size=(3, 2)).tolist()
-        places = dict(zip(PLACES, [room.start or cells[0], *cells[1:]], strict=True))
+    for i, number in enumerate(drawn[split == "eval" :: 2].tolist()):
+        of_each = [list(divmod(number // cells**k % cells, room.size)) for k in (2, 1, 0)]
+        places = dict(zip(PLACES, [room.start or of_each[0], *of_each[1:]], strict=True))
         name = "_".join(f"{place}_x{x}_y{y}" for place, (x, y) in places.items())
         found.append(Task(i, name, split, places))
     return found

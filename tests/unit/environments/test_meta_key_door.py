@@ -150,6 +150,16 @@ def test_shuffled_actions_move_each_in_another_direction_all_through_a_rollout()
     assert len({str(of.tolist()) for of in ends}) > 30
 
 
+@pytest.mark.parametrize("start", [None, [1, 0]])
+def test_listed_tasks_of_both_splits_have_none_in_common_and_none_twice(start: list[int] | None) -> None:
+    options = {"size": 3, "start": start, "rollout_steps": None, "listed_tasks": 40}
+    listed = [task.name for split in ("train", "eval") for task in registry.tasks("meta_key_door", options, split)]
+    assert len(listed) == len(set(listed)) == 80
+    assert start is None or all(name.startswith("start_x1_y0_") for name in listed)
+    with pytest.raises(UserError, match=f"the room has {3**4 if start else 3**6} tasks, too few"):
+        registry.tasks("meta_key_door", {**options, "listed_tasks": 365}, "eval")
+
+
 def test_listed_tasks_are_single_episodes_for_protocols_that_reset() -> None:
     options: dict[str, Any] = {"rollout_steps": None, "listed_tasks": 20}
     train, held_out = (meta_key_door.tasks(split, **options) for split in ("train", "eval"))
