@@ -65,7 +65,7 @@ def drawn(world: Any, b: int) -> np.ndarray:
             what = f"what `picture` returns cannot be drawn: {error}"
             do = "return a dictionary of the arguments of recollect.environments.drawing.grid (docs/adding.md)"
             raise UserError(what, where=f"{file_of(world)}: picture", do=do) from error
-    if shown is None and _is_image(world.single_observation_space):
+    if shown is None and is_image(world.single_observation_space):
         shown = world._observe()[b]
     if np.ndim(shown) != 3:  # nothing, or text
         do = "give its class a method `picture` (docs/adding.md), or choose another environment"
@@ -137,7 +137,7 @@ def enlarged(image: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(pixels.repeat(times, 0).repeat(times, 1))
 
 
-def _is_image(space: Any) -> bool:
+def is_image(space: Any) -> bool:
     return space.dtype == np.uint8 and len(space.shape or ()) == 3
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from recollect.environments import registry
 from recollect.environments.base import World
+from recollect.environments.drawing import is_image
 from recollect.environments.worker import ignore_stops
 from recollect.settings.errors import UserError
 
@@ -54,7 +55,12 @@ def reset(number: int, mask_B: np.ndarray, seeds_B: np.ndarray | None = None) ->
 
 
 def picture(number: int, b: int | None) -> Any:
-    return None if b is None else worlds[number].picture(b)
+    """What instance b looks like; where its world does not say and is seen as images, what is seen."""
+    if b is None:
+        return None
+    world = worlds[number]
+    shown = world.picture(b)
+    return world._observe()[b] if shown is None and is_image(world.single_observation_space) else shown
 
 
 def goals(number: int) -> np.ndarray:

@@ -20,6 +20,7 @@ from processes import runs, wait_until
 from recollect.artifacts import threads
 from recollect.environments import parallel, registry, world_processes
 from recollect.environments.base import World
+from recollect.environments.drawing import drawn
 from recollect.environments.faults import check_step
 from recollect.environments.parallel import ParallelWorld
 from recollect.settings.errors import UserError
@@ -129,9 +130,22 @@ def test_every_instance_plays_what_it_plays_in_one_process(name: str) -> None:
     actions_B = sampled(alone, 5)
     assert_same(together.step(actions_B), alone.step(actions_B))
     if name in OURS:  # simulators need OpenGL
-        np.testing.assert_equal(*(world.picture(B - 1) for world in (together, alone)))
+        np.testing.assert_equal(*(drawn(world, B - 1) for world in (together, alone)))
     for world in (alone, together):
         world.close()
+
+
+@pytest.mark.slow
+def test_a_world_that_says_nothing_of_how_it_looks_is_drawn_as_it_is_seen() -> None:
+    listed = registry.tasks("continuous_recognition", {}, "train")[:1] * 3
+    seeds = np.arange(3, dtype=np.uint64)
+    alone = registry.make_world("continuous_recognition", {}, listed, seeds)
+    together = ParallelWorld("continuous_recognition", {}, listed, seeds, processes=2)
+    for world in (alone, together):
+        world.reset()
+        world.step(np.array([0, 1, 2]))
+    for b in range(3):
+        np.testing.assert_array_equal(drawn(together, b), drawn(alone, b))
 
 
 def test_a_number_that_is_not_finite_is_reported_with_task_step_and_the_worlds_file() -> None:
