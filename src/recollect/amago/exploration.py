@@ -16,7 +16,7 @@ Switches for the seed code, whose schedules differ from the paper's: `end_defect
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -28,6 +28,8 @@ from recollect.settings.seeding import seed_of
 
 LAST_STEPS = 3  # of the T-Maze's window
 
+Level = Annotated[float, Field(ge=0)]
+
 
 class ExplorationSettings(Replaceable):
     """How actors explore. Defaults are the paper's."""
@@ -36,9 +38,9 @@ class ExplorationSettings(Replaceable):
     OURS: ClassVar[tuple[str, ...]] = ("bilevel", "plain", "window", "none")
 
     kind: str = Field("bilevel", description="bilevel, plain, window or none, see amago.exploration; or your own.")
-    start: tuple[float, float] = Field((1.0, 0.05), description="At the start of a rollout: at first, and at last.")
-    end: tuple[float, float] = Field((0.8, 0.01), description="At its end (bilevel): at first, and at last.")
-    anneal: int = Field(1_000_000, ge=1, description="Steps of an actor over which both fall. Paper: 1e6.")
+    start: tuple[Level, Level] = Field((1.0, 0.05), description="At the start of a rollout: at first, and at last.")
+    end: tuple[Level, Level] = Field((0.8, 0.01), description="At its end (bilevel): at first, and at last.")
+    anneal: int = Field(1_000_000, ge=1, description="Steps of an actor over which both fall (or rise). Paper: 1e6.")
     randomize: bool = Field(True, description="Times a number from [0, 1), drawn per rollout and actor.")
     end_defect: bool = Field(False, description="The seed code's defect: the end level falls from 0.05, not from 0.8.")
     never_anneals: bool = Field(False, description="The seed code's T-Maze: no annealing outside the window.")
@@ -54,18 +56,22 @@ def level(settings: ExplorationSettings, actor_steps: int, t_B: np.ndarray, hori
     """
     k, N = actor_steps, settings.anneal
     (first, floor), (end, end_floor) = settings.start, settings.end
-    start = max(first - k * (first - floor) / N, floor)
+    start = _annealed(first, floor, k, N)
     if settings.kind == "none":
         return np.zeros(len(t_B))
     if settings.kind == "window":
         return np.full(len(t_B), first if settings.never_anneals else start)
     if settings.kind == "plain":
         return np.full(len(t_B), start)
-    if settings.end_defect:
-        last = max(floor - k * (first - floor) / N, end_floor)
-    else:
-        last = max(end - k * (end - end_floor) / N, end_floor)
+    defect = max(floor - k * (first - floor) / N, end_floor)
+    last = defect if settings.end_defect else _annealed(end, end_floor, k, N)
     return start - (start - last) * np.asarray(t_B) / horizon
+
+
+def _annealed(first: float, last: float, k: int, steps: int) -> float:
+    """What falls, or rises, from `first` to `last` in so many steps, after k of them."""
+    now = first - k * (first - last) / steps
+    return max(now, last) if first >= last else min(now, last)
 
 
 class Exploration:
@@ -92,7 +98,7 @@ class Exploration:
             return eps_B
         length = self.horizon if self.settings.never_anneals else self.horizon - 1
         outside_B = (t_B == 0) | (t_B >= length - LAST_STEPS)
-        return np.where(outside_B, eps_B, 0.5 / length)
+        return np.where(outside_B, eps_B, 0.5 / max(length, 1))
 
     def explored(
         self,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from recollect.common.distinct_images import distinct_rows
+from recollect.settings.errors import UserError
 
 _WORTH_COMPARING = 128  # images; fewer, as those of a step of some actors, are encoded as they are
 
@@ -52,6 +53,9 @@ class ImageEmbedder(nn.Module):
         self.shape = tuple(int(size) for size in shape)
         self.channels_last = self.shape[2] < self.shape[0]
         height, breadth, channels = self.shape if self.channels_last else (*self.shape[1:], self.shape[0])
+        if min(height, breadth) < 3:
+            what = f"images of shape {self.shape} are too small for two convolutions of 2x2"
+            raise UserError(what, where="the world's observations", do="show images of 3x3 at least, or numbers")
         self.first = nn.utils.skip_init(nn.Conv2d, channels, 8, 2)
         self.second = nn.utils.skip_init(nn.Conv2d, 8, 16, 2)
         self.linear = nn.utils.skip_init(nn.Linear, 16 * (height - 2) * (breadth - 2), width)

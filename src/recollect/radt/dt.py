@@ -67,6 +67,13 @@ class Network(NetworkOptions):
             raise ValueError(f"a width of {self.width} cannot be split into {self.heads} heads")
         return self
 
+    @model_validator(mode="after")
+    def _context_is_read_by_copies(self) -> Network:
+        if self.context_layers > self.layers:
+            what = f"context_layers {self.context_layers}: the blocks that read a context begin as copies of the first"
+            raise ValueError(f"{what} of {self.layers} layers")
+        return self
+
     def build(
         self,
         environment: EnvironmentSettings,

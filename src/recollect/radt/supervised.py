@@ -89,6 +89,7 @@ class Optimisation(Frozen):
         return self.floor + above_floor * 0.5 * (1 + math.cos(math.pi * phase))
 
 
+OF_WINDOWS = ("with_context",)  # metrics that are means over windows; others are over their real steps
 MOST_ON_A_GPU = 16 << 30  # bytes of observations; Procgen's 24 million vectors would be 74 GB
 
 
@@ -266,8 +267,10 @@ class Gradients:
         for first, past in pairwise(bounds):
             rows = map_tensors(batch, itemgetter(slice(first, past)))
             share = numbers_learned(self.learned_of(rows)) / numbers
+            windows = (past - first) / len(whole.mask)
             for name, value in self._add(rows, share).items():
-                sums[name] = value * share + sums.get(name, 0.0)
+                weight = windows if name in OF_WINDOWS else share
+                sums[name] = value * weight + sums.get(name, 0.0)
         return sums
 
     def _add(self, batch: Any, share: Tensor | None) -> dict[str, Tensor]:

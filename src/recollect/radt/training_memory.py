@@ -128,8 +128,9 @@ class TrainingMemory:
         """
         device = self._codes.device
         task_B = task_B.to(device).long()
-        episode_B = episode_B.to(device).long().clamp(-1, self._episodes - 2)
-        own_B = self._code(task_B, episode_B)
+        episode_B = episode_B.to(device).long().clamp(min=-1)
+        around_B = self._code(task_B, episode_B)  # also of an episode behind all entries: `within` counts from it
+        own_B = self._code(task_B, episode_B.clamp(max=self._episodes - 2))
         own_first_B = torch.searchsorted(self._codes, own_B)
         own_count_B = torch.searchsorted(self._codes, own_B, right=True) - own_first_B
         if not exclude_own:
@@ -138,7 +139,7 @@ class TrainingMemory:
             first_B = torch.zeros_like(own_B)
             past_B = torch.full_like(own_B, len(self._codes))
         else:
-            first_B, past_B = self._span(task_B, own_B, within)
+            first_B, past_B = self._span(task_B, around_B, within)
         free_B = past_B - first_B - own_count_B
         chance_B = torch.rand(len(task_B), generator=generator, device=generator.device, dtype=torch.float64)
         nth_B = torch.minimum((sent(chance_B, device) * free_B).long(), free_B - 1)

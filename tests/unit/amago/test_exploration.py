@@ -25,6 +25,17 @@ def test_plain_exploration_falls_over_training_only_and_none_is_none() -> None:
         assert not level(none, k, np.array([0, 25, 50]), 50).any()
 
 
+def test_exploration_may_rise_and_is_never_below_nothing() -> None:
+    rising = ExplorationSettings(start=(0.05, 1.0), kind="plain", anneal=100)
+    assert [level(rising, k, np.zeros(1), 5)[0] for k in (0, 50, 100, 200)] == pytest.approx([0.05, 0.525, 1.0, 1.0])
+    both = ExplorationSettings(end=(0.0, 0.5), anneal=100)
+    assert [level(both, k, np.array([5]), 5)[0] for k in (0, 50, 100)] == pytest.approx([0.0, 0.25, 0.5])
+    with pytest.raises(ValueError, match="greater than or equal to 0"):
+        ExplorationSettings(start=(5.0, -3.0))
+    one_step = Exploration(ExplorationSettings(kind="window", randomize=False), 2, 1, seed=0)
+    assert one_step.epsilon(0, np.zeros(2, int)).tolist() == [1.0, 1.0]
+
+
 def test_the_released_end_point_is_a_switch() -> None:
     defect = BILEVEL.model_copy(update={"end_defect": True})
     assert float(level(defect, 0, np.array([50]), 50)[0]) == pytest.approx(0.05)

@@ -255,3 +255,9 @@ def test_parameter_counts_of_the_image_agents(kind: str, layers: int, published:
     encoder = HistoryEncoder(embedder, make_sequence_model(settings, embedder.width, context=91))
     heads = [Head(encoder.output_width, 4) for _ in range(3)]
     assert parameters(encoder, *heads) == published
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 2), (2, 2, 3), (3, 1, 4)])
+def test_images_that_are_too_small_are_refused(shape: tuple[int, int, int]) -> None:
+    with pytest.raises(UserError, match="too small for two convolutions"):
+        ImageEmbedder(shape, 8)

@@ -79,6 +79,23 @@ def test_within_holds_for_random_draws_too():
     assert (memory.task_N[found.id_BK] == asked.task_B[:, None]).all()
 
 
+def test_within_holds_for_a_query_behind_the_last_episode_that_has_an_entry():
+    keys = torch.nn.functional.normalize(torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), dim=1)
+    task, episode = torch.tensor([0, 0, 1, 1, 1, 1]), torch.tensor([0, 1, 10, 11, 12, 13])
+    memory = TrainingMemory(
+        lambda q, k: matmul_search(q, keys, k), keys, task, episode, torch.zeros(6), torch.full((6,), 20)
+    )
+    for at, near in ((13, {10, 11, 12}), (15, {12, 13}), (16, {13}), (17, {-1}), (40, {-1})):
+        drawn = {
+            int(i)
+            for seed in range(40)
+            for i in memory.draw(
+                torch.tensor([1]), torch.tensor([at]), torch.Generator().manual_seed(seed), exclude_own=True, within=3
+            )
+        }
+        assert {int(episode[i]) if i >= 0 else -1 for i in drawn} == near
+
+
 @pytest.mark.parametrize("excluded", ["drop", "demote"])
 def test_a_query_whose_task_has_no_other_episode_reads_a_window_of_another_task(excluded):
     """The task is a weight, as in the released code. Only a query that has seen too little asks its own task alone."""

@@ -87,7 +87,8 @@ def test_a_batch_in_parts_gives_the_loss_and_the_gradients_of_the_whole(tiny: An
     of = room.settings("radt", network={"dropout": 0.0, "return_embedding": "bins"})
     whole, gradients = learned(room, of)
     values, others = learned(room, of, micro_batches=parts)
-    for name in ("loss", "action_accuracy", "return_loss"):
+    assert 0 < float(whole["with_context"]) < 1
+    for name in ("loss", "action_accuracy", "return_loss", "with_context"):
         torch.testing.assert_close(values[name], whole[name], atol=1e-6, rtol=1e-6)
     assert gradients.keys() == others.keys()
     for name, gradient in gradients.items():

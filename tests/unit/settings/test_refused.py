@@ -123,6 +123,22 @@ def test_a_wrong_option_of_a_figure_is_found_by_the_check_and_not_only_when_it_i
     assert refused.value.where == "config/figures/radt_dark_room_10x10.yaml: options"
 
 
+@pytest.mark.parametrize(
+    ("env", "method", "setting", "said"),
+    [
+        (CORRIDOR, "dqn_lstm", "head=[0]", "'head.0' is 0"),
+        ("amago_tmaze_5", "amago_transformer", "head=[-1]", "'head.0' is -1"),
+        ("amago_tmaze_5", "amago_transformer", "inputs.hidden=[0]", "is 0"),
+        (ROOM, "radt", "network.context_layers=9", "begin as copies of the first of"),
+    ],
+)
+def test_a_network_that_cannot_be_built_is_refused_before_any_work(
+    in_the_repository: None, env: str, method: str, setting: str, said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        resolve("smoke", env, method_with(method, [setting]), 0)
+
+
 def test_a_doubled_key_in_any_file_is_found_by_the_check(workdir: Path) -> None:
     path = workdir / "config" / "figures" / "references" / "radt.yaml"
     path.write_text(path.read_text() + "\n" + path.read_text())
