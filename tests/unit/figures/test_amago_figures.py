@@ -45,7 +45,7 @@ def made_scores(figure: FigureSpec) -> pd.DataFrame:
                 for split, tasks in (("eval", 1), ("train", 1), ("single", 22), ("multi", 10)):
                     place = {"step": END, "split": split, "task": np.arange(tasks), "episode": 0}
                     frames.append(scores_frame(**known, **place, value=0.5 + noise))
-            for metric in ("actor_loss", "critic_loss", "gradient_norm"):
+            for metric in figure.options["metric"] if figure.kind == "training_metrics" else ():
                 logged = {"metric": metric, "step": np.arange(5) * END // 4, "split": "train"}
                 frames.append(scores_frame(**about, **logged, value=1.0 + noise))
             place = {"step": END, "split": "eval", "task": 0, "episode": 0, "metric": "from_random"}
