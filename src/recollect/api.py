@@ -275,16 +275,11 @@ class Run:
             listed = registry.tasks(environment.world, environment.options, split)
             in_context = environment.evaluation.protocol == "in_context"
             played = len(listed) if in_context else min(len(listed), environment.evaluation.episodes)
-            wanted = (
-                range(played) if tasks is None else range(int(tasks)) if isinstance(tasks, int | np.integer) else tasks
-            )
+            first = int(tasks) if isinstance(tasks, int | np.integer) else None  # so many, in place of a list
+            wanted: Any = range(played) if tasks is None else tasks if first is None else range(first)
             wrong = [place for place in wanted if not 0 <= place < len(listed)]
             if wrong or not len(wanted) or (episodes is not None and episodes < 1):
-                lacking = (
-                    f"are not {tasks} tasks"
-                    if isinstance(tasks, int | np.integer)
-                    else f"is no task {min(wrong, default=0)}"
-                )
+                lacking = f"are not {first} tasks" if first is not None else f"is no task {min(wrong, default=0)}"
                 what = f"there {lacking} in the split '{split}'" if wrong else "there is nothing to play"
                 do = f"ask for at most {len(listed)}, or list some from 0 to {len(listed) - 1}; at least one episode"
                 raise UserError(what, where=self, do=do)

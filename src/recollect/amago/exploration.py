@@ -16,10 +16,10 @@ Switches for the seed code, whose schedules differ from the paper's: `end_defect
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat
 
 from recollect.amago.own_parts import Replaceable
 from recollect.amago.policy_distributions import Kind
@@ -27,8 +27,6 @@ from recollect.common.draws import uniform
 from recollect.settings.seeding import seed_of
 
 LAST_STEPS = 3  # of the T-Maze's window
-
-Level = Annotated[float, Field(ge=0)]
 
 
 class ExplorationSettings(Replaceable):
@@ -38,8 +36,12 @@ class ExplorationSettings(Replaceable):
     OURS: ClassVar[tuple[str, ...]] = ("bilevel", "plain", "window", "none")
 
     kind: str = Field("bilevel", description="bilevel, plain, window or none, see amago.exploration; or your own.")
-    start: tuple[Level, Level] = Field((1.0, 0.05), description="At the start of a rollout: at first, and at last.")
-    end: tuple[Level, Level] = Field((0.8, 0.01), description="At its end (bilevel): at first, and at last.")
+    start: tuple[NonNegativeFloat, NonNegativeFloat] = Field(
+        (1.0, 0.05), description="At the start of a rollout: at first, and at last."
+    )
+    end: tuple[NonNegativeFloat, NonNegativeFloat] = Field(
+        (0.8, 0.01), description="At its end (bilevel): at first, and at last."
+    )
     anneal: int = Field(1_000_000, ge=1, description="Steps of an actor over which both fall (or rise). Paper: 1e6.")
     randomize: bool = Field(True, description="Times a number from [0, 1), drawn per rollout and actor.")
     end_defect: bool = Field(False, description="The seed code's defect: the end level falls from 0.05, not from 0.8.")

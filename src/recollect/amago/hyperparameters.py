@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from recollect.amago.exploration import ExplorationSettings
 from recollect.amago.hindsight import Mode
@@ -12,7 +12,6 @@ from recollect.amago.timestep_encoders import InputSettings
 from recollect.amago.trajectory_encoders import TrajectoryEncoderSettings
 from recollect.settings.schema import Frozen
 
-Width = Annotated[int, Field(ge=1)]
 Discount = Annotated[float, Field(gt=0, lt=1)]
 Probability = Annotated[float, Field(gt=0, le=1)]
 
@@ -22,7 +21,7 @@ class AgentHyperparameters(Frozen):
 
     inputs: InputSettings = InputSettings()
     sequence: TrajectoryEncoderSettings = TrajectoryEncoderSettings()
-    head: tuple[Width, ...] = Field((256, 256), min_length=1, description="Hidden widths of actor and critics.")
+    head: tuple[PositiveInt, ...] = Field((256, 256), min_length=1, description="Hidden widths of actor and critics.")
     critics: int = Field(4, ge=1, description="Critics in the ensemble. Paper: 4.")
     critics_in_target: int = Field(2, ge=1, description="How many, drawn with replacement, make a target.")
     discount: float = Field(0.999, gt=0, lt=1, description="Of the policy that acts; the last of all discounts.")

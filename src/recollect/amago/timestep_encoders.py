@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -54,7 +54,7 @@ class InputSettings(Replaceable):
     encoder: str = Field("plain", description="plain, crafter or image, see amago.timestep_encoders; or your own.")
     hide_rl2: bool = Field(False, description="The agent sees its observations only.")
     hide_rewards: bool = Field(False, description="Of the rl2 vector, the reward is not seen.")
-    hidden: tuple[Annotated[int, Field(ge=1)], ...] | Literal["twice"] = Field(
+    hidden: tuple[PositiveInt, ...] | Literal["twice"] = Field(
         (512, 512),
         min_length=1,
         description="Hidden widths. Paper: 128, 128 in grids. `twice` (Crafter): two, twice as wide as what they read.",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from recollect.common.precision import Precision
 from recollect.memory_rl.sequence import SequenceSettings
 from recollect.settings.schema import Frozen
-
-Width = Annotated[int, Field(ge=1)]
 
 
 class OnlineHyperparameters(Frozen):
@@ -20,7 +18,7 @@ class OnlineHyperparameters(Frozen):
     observation_embedding: int = Field(64, ge=0, description="Width of the observation embedding. Paper: 64 (LSTM 32).")
     action_embedding: int = Field(64, ge=0, description="Of the previous action's; 0: not seen. Paper: 64 (LSTM 16).")
     reward_embedding: int = Field(0, ge=0, description="Of the previous reward's; 0: not seen. Paper: 0.")
-    head: tuple[Width, ...] = Field((256, 256), description="Hidden widths of the head. Paper: 256, 256.")
+    head: tuple[PositiveInt, ...] = Field((256, 256), description="Hidden widths of the head. Paper: 256, 256.")
     head_fan: Literal["output", "input"] = Field(
         "output",
         description="Width of a hidden layer that scales its first weights; `input` is the textbook's. Paper: output.",
