@@ -52,6 +52,9 @@ def start():
         for figure in chosen.figures_at():
             pairs.check_figure(chosen.scale, figure)
             pairs.check_splits(chosen.scale, figure)
+        if left := chosen.left_out():
+            what = f"Left out, as no run is evaluated at scale {chosen.scale} on the tasks that they show"
+            print(f"{what}: {', '.join(left)}", file=sys.stderr)
     # Snakemake's own records, where `dvc pull` or `dvc checkout` brought others than those known here.
     provenance.restore()
     return chosen

@@ -8,7 +8,7 @@ installed where things are planned. Nothing here imports torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
 from typing import Any, NamedTuple
@@ -91,20 +91,23 @@ def check_splits(scale: str, figure: str) -> None:
     Raises:
         UserError: some are not, so the figure could not be drawn when all its runs have ended; its file is named.
     """
+    for method, env, split, have in lacking_splits(scale, figure):
+        with named_by(scale, figure):
+            what = f"the runs of '{method}' in '{env}' are evaluated on {' and '.join(have)}, and not on '{split}'"
+            do = f"add '{split}' to the `evaluation: splits` of '{env}' at scale {scale}, or leave the figure out there"
+            raise UserError(what, where="split", do=do)
+
+
+def lacking_splits(scale: str, figure: str) -> Iterator[tuple[str, str, str, Sequence[str]]]:
+    """Of a figure's options: method, environment, split that no run of both is evaluated on, and those that it is evaluated on."""
     chosen = figure_settings(scale, figure)
     if declaration("figure", chosen.kind, "READS") not in (None, "scores"):
         return
-    with named_by(scale, figure):
-        for env, split in _splits(chosen):
-            for method in chosen.methods:
-                judged = section(method_mapping(scale, env, method), "evaluation").get("splits")
-                have = environment_settings(scale, env).evaluation.splits if judged is None else judged
-                if split not in (LEARNING, *have):
-                    what = (
-                        f"the runs of '{method}' in '{env}' are evaluated on {' and '.join(have)}, and not on '{split}'"
-                    )
-                    do = f"add '{split}' to the `evaluation: splits` of '{env}' at scale {scale}, or leave the figure out there"
-                    raise UserError(what, where="split", do=do)
+    for (env, split), method in product(_splits(chosen), chosen.methods):
+        judged = section(method_mapping(scale, env, method), "evaluation").get("splits")
+        have = environment_settings(scale, env).evaluation.splits if judged is None else judged
+        if split not in (LEARNING, *have):
+            yield method, env, split, have
 
 
 def _splits(figure: FigureSettings) -> Iterator[tuple[str, str]]:

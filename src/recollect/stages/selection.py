@@ -23,7 +23,7 @@ from recollect.settings.resolve import (
 )
 from recollect.settings.schema import Frozen
 from recollect.stages import paths
-from recollect.stages.pairs import check_figure, check_pair, check_splits
+from recollect.stages.pairs import check_figure, check_pair, check_splits, lacking_splits
 from recollect.stages.paths import Place
 
 JOB_HOURS = 28  # of a run at a large scale: 24 of training and four for its scores
@@ -83,11 +83,20 @@ class Selection(Frozen):
     def figures_at(self, scale: str | None = None, wanted: Iterable[str] = ()) -> tuple[str, ...]:
         """The names of the figures at a scale, each once; `wanted`: figures, sets, papers or `all`, in place of `figures`.
 
+        Papers and `all` stand for those figures alone that the scale can draw (`left_out`).
+
         Raises:
             UserError: there is no such scale, figure, set or paper.
         """
-        sets = self.sets_at(scale or self.scale)
-        return tuple(dict.fromkeys(figure for name in wanted or self.figures for figure in _of_name(name, sets)))
+        scale = scale or self.scale
+        sets = self.sets_at(scale)
+        return tuple(dict.fromkeys(figure for name in wanted or self.figures for figure in _of_name(name, sets, scale)))
+
+    def left_out(self) -> tuple[str, ...]:
+        """Figures of the named papers, or of `all`, whose runs are not evaluated at the scale on the tasks that they show."""
+        sets, drawn = self.sets_at(self.scale), self.figures_at()
+        whole = (figure for name in self.figures if name not in sets for figure in _of_paper(name))
+        return tuple(dict.fromkeys(figure for figure in whole if figure not in drawn))
 
 
 def selection(config: Mapping[str, Any]) -> Selection:
@@ -129,12 +138,16 @@ def snakemake_for(path: Path, scale: str, figures: Iterable[str]) -> str:
     return f"snakemake --config figures={chosen} -- {path}"
 
 
-def _of_name(name: str, sets: Mapping[str, Iterable[str]]) -> list[str]:
-    """What `all`, a set, a paper (`radt`, `helm`, ...) or a figure stands for."""
-    if name == "all":
-        return names("figures")
-    if name in PAPERS and name not in sets:
-        return [figure for figure in names("figures") if figure.startswith(f"{name}_")]
+def _of_paper(name: str) -> list[str]:
+    """All figures of a paper (`radt`, `helm`, ...), or of `all`; none for another name."""
+    known = names("figures") if name == "all" or name in PAPERS else []
+    return [figure for figure in known if name == "all" or figure.startswith(f"{name}_")]
+
+
+def _of_name(name: str, sets: Mapping[str, Iterable[str]], scale: str) -> list[str]:
+    """What `all`, a set, a paper or a figure stands for at a scale."""
+    if name not in sets and (whole := _of_paper(name)):
+        return [figure for figure in whole if not any(lacking_splits(scale, figure))]
     if name not in sets and name not in names("figures"):
         do = nearest(name, [*names("figures"), *sets, *PAPERS, "all"])
         what = f"no figure named '{name}', and no set or paper"

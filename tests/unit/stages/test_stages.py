@@ -355,6 +355,19 @@ def test_a_paper_selects_its_figures_and_every_figure_is_of_one(workdir: Path) -
     assert chosen_figures("demo", ["helm"]) == list(papers[-1])
 
 
+def test_a_paper_leaves_out_the_figures_of_tasks_that_a_scale_does_not_evaluate(workdir: Path) -> None:
+    at_demo = selection({"scale": "demo", "figures": "radt"})
+    assert at_demo.left_out() == ("radt_grid_worlds_train", "radt_maze_runner", "radt_training_curve")
+    drawn = at_demo.figures_at()
+    assert not set(drawn) & set(at_demo.left_out()) and "radt_dark_room_10x10" in drawn
+    assert set(drawn) <= set(selection({"scale": "demo", "figures": "all"}).figures_at())
+    assert selection({"scale": "paper", "figures": "all"}).left_out() == ()
+    by_name = selection(
+        {"scale": "demo", "figures": "radt_training_curve"}
+    )  # whoever names it is told why it cannot be
+    assert by_name.figures_at() == by_name.figures and by_name.left_out() == ()
+
+
 @pytest.mark.parametrize(
     ("config", "hint"),
     [
