@@ -9,7 +9,8 @@ HELM (ICML 2022) learns six games in their memory mode, larger and seen from nea
 and `train_levels: 0`. The splits are then `train` and `eval`, which are the same, as all levels are new; an episode lasts as
 long as the game lets it. Upstream leaves Procgen unseeded, ours draws the levels from the instance's seed.
 
-- Published and released differ in the seen level: seed 1 in the paper, seed 200 in the configuration. Ours is the paper's.
+- Published and released differ in the seen level: seed 1 in the paper, one of 0 to 199 for each episode in the configuration. Ours
+  is the paper's.
 - The games are played by a worker process of Python 3.10 (`worker.py`), which is started by the first reset: `procgen` has
   no package for newer Pythons, and `procgen-mirror`, which has, draws 3.6 % of the frames differently (docs/radt.md).
 - Procgen begins the next episode by itself, so the last observation of an episode is never seen: what a step that ends

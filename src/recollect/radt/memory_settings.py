@@ -12,7 +12,7 @@ from recollect.settings.schema import Frozen
 class MemorySettings(Frozen):
     """The external memory of a method: what embeds, what is stored, and how it is cut (stages `embed`, `index`).
 
-    Source: RA-DT sections 4.1-4.4 of our specification; "paper" values are those of the released configuration.
+    Source: RA-DT sections 4.1-4.4 of our specification.
     """
 
     embedder: str = Field(
@@ -24,10 +24,10 @@ class MemorySettings(Frozen):
         description="Domain-specific: the seed of the run that the embedder comes from. Domain-agnostic: FrozenHopfield's "
         "projections are drawn from it.",
     )
-    stride: int = Field(25, ge=1, description="Steps between cuts. Paper: 25 (grids), 50 (continuous).")
+    stride: int = Field(25, ge=1, description="Steps between cuts. Released: 25 (grids), 50 (others).")
     key_context: int = Field(50, ge=1, description="Longest key window, steps. Paper: 50.")
-    past: int = Field(25, ge=0, description="Steps before the cut that a value holds. Paper: 25.")
-    future: int = Field(25, ge=1, description="Steps after the cut that a value holds. Paper: 25.")
+    past: int = Field(25, ge=0, description="Steps before the cut that a value holds. Released: 25 (grids), 50 (others).")
+    future: int = Field(25, ge=1, description="Steps after the cut that a value holds. Released: 25 (grids), 50 (others).")
     pooled_steps: int = Field(25, ge=1, description="Last steps of the key window whose state tokens are averaged.")
     pooling: Literal["state", "action", "reward", "return", "all", "last"] = Field(
         "state",
