@@ -70,7 +70,7 @@ include: "rules/targets.smk"
 
 snakemake_internals.make_anew_what_was_made_by_hand(
     lambda files: plan.are_of_today(map(Path, files), SELECTED.scale),
-    lambda files, asked: plan.say_other(map(Path, files), SELECTED.scale, asked),
+    lambda files, asked: plan.manifests_differ(map(Path, files), SELECTED.scale, asked),
 )
 snakemake_internals.keep_no_record_of_what_failed()
 snakemake_internals.remember_checksums()

@@ -44,7 +44,7 @@ def sign_lock_files(sign: Callable[[list[str]], None]) -> None:
 
 
 def make_anew_what_was_made_by_hand(
-    are_of_today: Callable[[list[str]], bool], say_other: Callable[[list[str], str], bool]
+    are_of_today: Callable[[list[str]], bool], manifests_differ: Callable[[list[str], str], bool]
 ) -> None:
     """Let Snakemake run a job whose files are not of today, where it has no record of them or they were written after it.
 
@@ -53,13 +53,13 @@ def make_anew_what_was_made_by_hand(
 
     Args:
         are_of_today: outputs of a job -> whether they are what today's settings, code and inputs make.
-        say_other: outputs of a job, and the parameter `settings` of its rule -> whether their manifests name others or other code.
+        manifests_differ: outputs of a job, `settings` of its rule -> whether their manifests name others, or other code.
     """
     from snakemake import persistence
 
     def was_made_by_hand(self: Any, job: Any) -> bool:
         after = any(_written_after(self.metadata(file), str(file)) for file in job.output)
-        return after and say_other(_files(job), str(job.params.get("settings", "")))
+        return after and manifests_differ(_files(job), str(job.params.get("settings", "")))
 
     def asking(has_metadata: Any) -> Any:
         return lambda self, job: bool(has_metadata(self, job)) or not are_of_today(_files(job))

@@ -163,12 +163,14 @@ class Collector:
 
 @dataclass
 class Counters:
+    """How far a run is."""
+
     epoch: int = 0
     of_epoch: int = 0  # updates of this epoch that are done; above 0 it has been collected for
     updates: int = 0
     env_steps: int = 0
     evaluations: int = 0
-    best: float | None = None
+    best: float | None = None  # highest mean return of an evaluation
 
 
 class Trainer:

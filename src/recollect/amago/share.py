@@ -7,6 +7,8 @@ would compute: statistics (PopArt, InputNorm) are of the whole batch, and whatev
 
 Two things are drawn for a device's rows alone: dropout on GPUs, which comes from the device's generator, and actions of a Beta
 policy, where a row takes as many random numbers as it happens to need.
+
+All draws of a loss go through `uniform`. Where an update is a CUDA graph, `Beforehand` draws its numbers in front of it.
 """
 
 from __future__ import annotations

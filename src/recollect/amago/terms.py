@@ -1,6 +1,7 @@
 """What the losses of AMAGO's two agents share: draws, targets, the actor's loss, and what is logged.
 
-Source: AMAGO (arXiv 2310.09971), specification 1.8. Axes: C critics, K drawn ones, B windows, T transitions, G discounts.
+Source: AMAGO (arXiv 2310.09971), specification 1.8. Axes: C critics, K drawn ones, B windows, L steps (T = L − 1 transitions),
+G discounts, E width of a state, A actions.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from recollect.settings.seeding import seed_of
 # Of filters other than the binary one (released code, head: agent.py, `exp_filter` and `leaky_relu_filter`).
 SMALLEST_WEIGHT, LARGEST_RAMP = 1e-7, 10.0
 EXP_BETA, LEAKY_BETA = 1.0, 2.0
+HINGE, LEAK, AT_ZERO = 0.01, 0.05, 0.01  # of the ramp: advantage where it bends, slope below, weight of advantage 0
 FURTHER = (
     "entropy",
     "q_deviation",
@@ -29,10 +31,11 @@ FURTHER = (
     "popart_mean",
 )  # metrics that are looked at once an epoch; besides, a value for each discount
 VALUE = "q_discount_"
-HINGE, LEAK, AT_ZERO = 0.01, 0.05, 0.01  # of the ramp: advantage where it bends, slope below, weight of advantage 0
 
 
 class Heads(nn.Module):
+    """Actor and critics: what targets are copies of."""
+
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.actor, self.critics = network.actor, network.critics

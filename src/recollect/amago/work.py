@@ -1,4 +1,4 @@
-"""How much work the methods of this room are; see `recollect.common.work`."""
+"""How much work the methods of this package are; see `recollect.common.work`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A model maps tokens [B, T, D] to hidden states [B, T, H], causally. It does the same one token at a time with a state (a
 key/value cache, a recurrent state, nothing), which goes in and comes out. Here are the interface, the recurrent models
-and those without memory; `transformer_sequence` has the GPT, and a paper's room what only that paper has.
+and those without memory; `transformer_sequence` has the GPT, and a paper's package what only that paper has.
 
 Dropout follows `train()` / `eval()`. Its draws come from streams that `reseed_dropout` restarts, so that they are a
 function of a seed and a counter.

@@ -1,4 +1,4 @@
-"""How much work a run is, in numbers that hold on any machine: what the `work` module of each paper's room is written with.
+"""How much work a run is, in numbers that hold on any machine: what the `work` module of each paper's package is written with.
 
 Counted are floating-point operations of networks (forward 2 x parameters per token and what attention adds with the
 length of the sequence; learning three times that), passes (what has to happen one after the other: an acting step of all

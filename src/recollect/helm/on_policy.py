@@ -12,6 +12,8 @@ Sources: HELM (Paischer et al. 2022), its code, and Stable-Baselines3 1.4, on wh
   for one; upstream counts episodes that are not there yet as 0. Metrics are means since the last point.
 - Ours: all draws are functions of (seed, purpose, rollout, epoch) and the rest is arrays, so a run that is stopped between
   two rollouts goes on bit-exactly. Upstream has no way to go on.
+
+Shapes: E games, T steps of a rollout, N = T E moments, M moments of a minibatch, A actions, H numbers of a history's vector.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 An `Agent` plays B rows at once. Its base class remembers nothing but what a `History` gives it (a vector per row, which
 is never trained); `helm.ppo_lstm` has one whose memory is trained.
+
+Shapes: B rows, H numbers of a history's vector, A actions; E, T, N, M as of `on_policy`.
 """
 
 from __future__ import annotations
@@ -56,23 +58,26 @@ class History(Protocol):
     def read(self, images: np.ndarray) -> Tensor:
         """The vectors [B, width] after one more image each, uint8 [B, *shape], which is remembered."""
 
+    def peek(self, images: np.ndarray) -> Tensor:
+        """As `read`, but nothing is remembered."""
+
     def reading(self, images: np.ndarray) -> Asking:
-        """What `read` gives to a frozen model, by whoever answers in the place of `answer`, which is the same for all seeds."""
+        """`read` as an `Asking`: yields what it asks of the frozen model, is sent the answer, and returns the model's outputs.
+
+        `answer` is the same for all seeds, so one call of it can serve several.
+        """
 
     @property
     def answer(self) -> Answer: ...
 
     def vectors(self, states_BH: Tensor) -> Tensor:
-        """What `read` makes of the frozen model's answer."""
+        """What `read` returns, of what `reading` returned."""
 
     def share(self, histories: Sequence[Any]) -> ReadsTogether | None:
         """What reads for several agents at once, of which this is the first's; None: it is alone, and reads by itself.
 
         Raises UserError: it cannot.
         """
-
-    def peek(self, images: np.ndarray) -> Tensor:
-        """The same, but nothing is remembered."""
 
     def arrays(self) -> dict[str, Any]: ...
 

@@ -8,6 +8,8 @@ begun alone goes on in an ensemble, and the other way round. Where all are at th
 A member's numbers are those of the run alone but for rounding: a batched product adds in another order than a single one.
 The first updates agree to 2e-6 of a tensor's largest number; later ones drift apart, as from one device to another.
 On CUDA dropout draws from the device's one generator, so there masks differ from those of the run alone, too.
+
+Shapes: as of `stacked`.
 """
 
 from __future__ import annotations

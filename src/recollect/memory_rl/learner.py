@@ -64,9 +64,10 @@ class Learner:
         self.followed: list[Tensor] = [parameter for module in copied for parameter in module.parameters()]
 
     def products(self) -> AbstractContextManager[None]:
-        """How an update multiplies on a GPU: beside an encoder in bfloat16, in TF32, which is finer; beside a recurrent state, too.
+        """The precision of an update's float32 products on a GPU.
 
-        Products with the state are not PyTorch's (`lstm_kernels`), or cuDNN's, which stay in whole float32 then. So does all else.
+        With an encoder in bfloat16 they are in TF32, which is finer still. With a recurrent encoder (`precision` is "tf32") so are
+        all but products with its state, which cuDNN or `lstm_kernels` make, in whole float32. Else all are float32.
         """
         precision = self.network.encoder.precision
         beside = precision == "tf32"

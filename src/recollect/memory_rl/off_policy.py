@@ -43,9 +43,11 @@ from recollect.settings.seeding import generator, seed_of
 
 @dataclass
 class Counters:
-    episodes: int = 0
-    env_steps: int = 0
-    explored: int = 0
+    """How far a run is, and what it does next: `updates_due` updates, then the evaluation that is due, then a round."""
+
+    episodes: int = 0  # kept, warm-up included
+    env_steps: int = 0  # of these
+    explored: int = 0  # steps that the schedule of exploration has counted
     rounds: int = 0
     updates: int = 0
     updates_due: int = 0

@@ -85,7 +85,7 @@ def losses_of(
     alpha = online.log_alpha.detach().exp()
     h_BTH = online.actor.encoder(*parts)
     outputs_BTA = online.actor.head(h_BTH.detach() if hp.freezes_encoder else h_BTH)
-    y_BT = batch.reward_BT
+    y_BT = batch.reward_BT  # stands in where only the actor learns, and nothing reads the critics' loss
     if turn != history.ACTOR:
         with torch.no_grad():
             target.train(hp.dropout_in_targets)

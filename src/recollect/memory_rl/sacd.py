@@ -85,7 +85,7 @@ def losses_of(
     alpha = (
         torch.full((), hp.alpha, device=pi_BTA.device) if online.log_alpha is None else online.log_alpha.detach().exp()
     )
-    y_BT = batch.reward_BT
+    y_BT = batch.reward_BT  # stands in where only the actor learns, and nothing reads the critics' loss
     if turn != ACTOR:
         with torch.no_grad():
             target.train(hp.dropout_in_targets)

@@ -6,6 +6,8 @@ first B belong to the first network, and each linear layer is one `bmm`. What ha
 torch.compile gets another form of the same (`apart`). Of rows [k * B, T] PyTorch 2.11 does not see that they lie in memory as
 [k, B * T] do: it copies all of them before each product, and again for its gradient. By way of [k, B, T] it sees that.
 
+Shapes: S members (k of them), R = k B rows of all, B of one, T steps, D input numbers, H hidden ones.
+
 The networks stay what they were: their parameters become views of the stacked ones. So each acts, is saved and is
 loaded by itself, and sees every update of the whole.
 """

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 
 class ContextReader:
+    """The memory of a run in training: what each window of a batch reads from it."""
+
     def __init__(
         self, settings: Settings, inputs: Inputs, store: ExperienceStore, histories: Histories, embedder: Embedder
     ) -> None:

@@ -331,6 +331,7 @@ class DecisionTransformer(nn.Module):
         return tokens_BND[:, :count], None if mask_BN is None else mask_BN[:, :count]
 
     def reading(self, context: Experience | None, has_context_B: Tensor | None) -> dict[str, Any]:
+        """The transformer's arguments for a context: tokens [B, S, D], which are real [B, S], which rows have one [B]."""
         if context is None or self.embed_context is None:
             return {}
         context_BSD = self.embed_context(context)

@@ -12,7 +12,7 @@ from recollect.settings.errors import UserError
 
 
 class EpisodeLog:
-    """The episodes that each task has played, as tensors [E, episodes, T, ...].
+    """The episodes of E owners, as tensors [E, episodes, T, ...]: the rows of an evaluation, then tasks with demonstrations.
 
     Args:
         fields: name -> (shape of one step, dtype), e.g. ``{"observation": ((2,), torch.float32)}``.

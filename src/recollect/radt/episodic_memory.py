@@ -1,4 +1,4 @@
-"""The test-time memory: one per task, empty at first, growing by one episode at a time, batched over all tasks.
+"""The test-time memory: one per task or one for all, empty at first, growing by one episode at a time, batched over all tasks.
 
 Upstream evaluates one task after another and rebuilds an index on disk; here all tasks of an evaluation search with one
 batched product. Values are not copied: an entry is (episode slot, first step, end) into a log of the played episodes.
@@ -153,8 +153,9 @@ class Hits:
 
 
 class EpisodicMemory:
-    """Keys, returns and value places of E tasks with room for ``capacity`` entries each.
+    """Keys, returns and value places of E memories with room for ``capacity`` entries each.
 
+    There is one for each row of an evaluation, or one that all share; ``task_*`` is the number of a memory.
     Keys are kept in float64: 100 tasks x 1280 entries x 768 is 0.8 GB, and a search then costs one batched product.
     """
 

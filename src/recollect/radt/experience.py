@@ -1,4 +1,4 @@
-"""Windows of experience: what a sequence model of this room reads, as tensors.
+"""Windows of experience: what a sequence model of this package reads, as tensors.
 
 Shapes: B batch, T timesteps, D entries of an observation, A numbers of an action.
 """

@@ -26,8 +26,12 @@ class MemorySettings(Frozen):
     )
     stride: int = Field(25, ge=1, description="Steps between cuts. Released: 25 (grids), 50 (others).")
     key_context: int = Field(50, ge=1, description="Longest key window, steps. Paper: 50.")
-    past: int = Field(25, ge=0, description="Steps before the cut that a value holds. Released: 25 (grids), 50 (others).")
-    future: int = Field(25, ge=1, description="Steps after the cut that a value holds. Released: 25 (grids), 50 (others).")
+    past: int = Field(
+        25, ge=0, description="Steps before the cut that a value holds. Released: 25 (grids), 50 (others)."
+    )
+    future: int = Field(
+        25, ge=1, description="Steps after the cut that a value holds. Released: 25 (grids), 50 (others)."
+    )
     pooled_steps: int = Field(25, ge=1, description="Last steps of the key window whose state tokens are averaged.")
     pooling: Literal["state", "action", "reward", "return", "all", "last"] = Field(
         "state",

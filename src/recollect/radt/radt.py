@@ -230,7 +230,7 @@ class RetrievalPolicy(InContextPolicy):
         self.changed_B[row_N] = True
 
     def _chances(self, row_N: np.ndarray) -> np.ndarray | None:
-        """Numbers in (0, 1) that decide what these rows draw from memory [B, K]; None where nothing is drawn."""
+        """Numbers in (0, 1) that decide what these rows draw from memory [N, K]; None where nothing is drawn."""
         if not self.chosen.acting.draws:
             return None
         select = self.chosen.acting.select

@@ -117,7 +117,8 @@ class RetrievalSettings(Frozen):
 class Retrieved:
     """Entries for each query, ordered ascending by (return, last timestep); places that found nothing come first.
 
-    ``id_BK`` is -1 and ``score_BK`` -inf where nothing was found. A randomly drawn entry has score 0.
+    ``id_BK`` is -1 and ``score_BK`` -inf where nothing was found. A randomly drawn entry has score 0. ``random_B``, bool: queries
+    of which some entries were drawn at random, as settings ask or since nothing was found.
     """
 
     id_BK: Tensor

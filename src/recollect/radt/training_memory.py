@@ -21,9 +21,10 @@ NOTHING = float("-inf")
 
 @dataclass(frozen=True)
 class Queries:
-    """A batch of queries: keys of length one, and what is known of the window each came from.
+    """A batch of queries: keys, and what is known of the window each came from.
 
-    ``episode`` is -1 where the trajectory is not in the memory; ``last`` is the window's last timestep.
+    ``key_BD`` are zeros where nothing is searched for. ``episode_B`` is -1 where the trajectory is not in the memory;
+    ``last_B`` is the window's last timestep.
     """
 
     key_BD: Tensor
@@ -41,7 +42,7 @@ class TrainingMemory:
     """The table beside the keys, on one device, with what random draws need.
 
     Args:
-        search: ``search(queries_QD, k) -> (scores, ids)``: ``FlatIndex.search`` or a closure over ``matmul_search``.
+        search: ``search(queries_QD, k) -> (scores, ids)``: ``FlatIndex.search``, or that of an approximate index.
     """
 
     def __init__(

@@ -28,6 +28,9 @@ class Windows:
     """B windows of C steps.
 
     Attributes:
+        rows: int64 [B, C], rows of the histories; of windows with an earlier episode it stands in front, [B, 2 C].
+        mask: bool, as `rows`: which are real; padding stands in front.
+        episode: int64 [B], the current episode as its place in `Histories.episodes`.
         end: int64 [B], exclusive end of the window within the current episode, in steps.
         earlier: int64 [B], the earlier episode in front of the current one, -1 where there is none.
     """
@@ -245,6 +248,8 @@ class ContextQueries:
     """B contexts of C steps, and Q query steps of the same task for each.
 
     Attributes:
+        rows: int64 [B, C], rows of the histories.
+        mask: bool [B, C], which are real.
         queries: int64 [B, Q], rows of the histories.
         context: int64 [B], the context's episode as its place in `Histories.episodes`, -1 where there is none.
     """

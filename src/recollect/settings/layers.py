@@ -41,7 +41,7 @@ from recollect.settings.loading import (
     stamp,
     validated,
 )
-from recollect.settings.overrides import check_spelling, taken_apart
+from recollect.settings.overrides import PARTS, check_spelling, taken_apart
 from recollect.settings.schema import ScaleSettings
 from recollect.settings.still import remembered
 
@@ -78,8 +78,7 @@ class MethodLayers(NamedTuple):
     changes: list[Layer]
 
 
-OF_METHODS = ("hyperparameters", "memory")
-OF_ENVIRONMENTS = ("options", "training_options", "source", "images", "evaluation")
+OF_ENVIRONMENTS = ("options", "training_options", "source", "images", "evaluation")  # sections that map names to values
 
 
 def _none_hidden(layers: list[Layer], sections: Iterable[str]) -> list[Layer]:
@@ -291,7 +290,7 @@ def method_layers(scale: str, env: str, method: str) -> MethodLayers:
     base, _, variant = method.partition(".")
     own = _own_layers(scale, env, base)
     if not variant:
-        return MethodLayers(_none_hidden(own, OF_METHODS), [], [])
+        return MethodLayers(_none_hidden(own, PARTS), [], [])
     check_spelling(method)
     stem, _ = environment_stem(env)
     listed, changed = taken_apart(variant)
@@ -299,7 +298,7 @@ def method_layers(scale: str, env: str, method: str) -> MethodLayers:
     for layer in _variant_layers(own, base, listed) if listed else ():
         of_variant += _with_environment(layer, stem, env)
     changes = [Layer(changed, None, origin=f"--set, which made the name '{method}'")] if changed else []
-    _none_hidden([*own, *of_variant, *changes], OF_METHODS)
+    _none_hidden([*own, *of_variant, *changes], PARTS)
     return MethodLayers(own, of_variant, changes)
 
 

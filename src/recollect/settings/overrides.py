@@ -39,7 +39,7 @@ def method_with(method: str, changes: Iterable[str] = ()) -> str:
     for change in changes:
         key, value = _pair(change)
         chosen[key] = value
-    said = [f"{key}={_text(value)}" for key, value in sorted(chosen.items())]
+    said = [f"{key}={written(value)}" for key, value in sorted(chosen.items())]
     if named:
         said.insert(0, named)
     return f"{base}.{','.join(said)}" if said else base
@@ -75,9 +75,9 @@ def check_values(method: str, resolved: Mapping[str, Any]) -> None:
             found = found.get(word, value) if isinstance(found, Mapping) else value
         if value == "default" or isinstance(found, Mapping):
             continue
-        called = method_with(method, [f"{key}={_text(found)}"])
+        called = method_with(method, [f"{key}={written(found)}"])
         if called != method:
-            what = f"'{key}={_text(value)}' is another spelling of '{key}={_text(found)}'"
+            what = f"'{key}={written(value)}' is another spelling of '{key}={written(found)}'"
             raise UserError(what, where="the name of a method", do=f"write {called}")
 
 
@@ -88,7 +88,7 @@ def axes(changes: Iterable[str]) -> dict[str, list[str]]:
         key, sign, values = change.partition("=")
         for value in COMMA.split(values):
             name, parsed = _pair(f"{key}{sign}{value}")
-            found.setdefault(name, {})[_text(parsed)] = None
+            found.setdefault(name, {})[written(parsed)] = None
     return {name: list(values) for name, values in found.items()}
 
 
@@ -144,12 +144,6 @@ def _value(text: str, change: str) -> Any:
         value = float(text) if NUMBER.fullmatch(text) else text
     # A whole number has one name, however it is written.
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < EXACT else value
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{','.join(_text(item) for item in value)}]"
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _wrong(change: str, what: str) -> UserError:

@@ -169,7 +169,9 @@ def forecast(
     )
     ran_here = {job: one for job, one in known.items() if job.scale == scale}
     at_a_time = default_selection().seeds_at_a_time
-    processes = {job: packs.memories(scale, job.env, job.method, at_a_time, count) for job, count in together.items()}
+    processes = {
+        job: packs.runs_in_ram(scale, job.env, job.method, at_a_time, count) for job, count in together.items()
+    }
     memory, is_measured = memory_of_largest(found, ran_here, processes)
     on = f"{timed.device} ({timed.date}, commit {timed.commit})" if timed is not None and some else ""
     return Forecast(scale, found, estimates, devices, wall, memory, is_measured, shared, processes, gpus, on)

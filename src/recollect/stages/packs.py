@@ -36,7 +36,7 @@ Pair = tuple[str, str]
 """(env, method)"""
 
 
-def shrunk(job_hours: float) -> float:
+def share_of_limits(job_hours: float) -> float:
     """What is left of all limits where a job may take so many hours, at most 1."""
     return min(1.0, job_hours / JOB_HOURS)
 
@@ -45,7 +45,7 @@ def fitting(
     scale: str, env: str, method: str, job_hours: float = JOB_HOURS, hours: Mapping[str, float] | None = None
 ) -> int:
     """How many runs, trained and scored, fit into one job of so many hours; 1 for what no figure is about."""
-    limit = PACK_HOURS * shrunk(job_hours)
+    limit = PACK_HOURS * share_of_limits(job_hours)
     known = hours_of(scale) if hours is None else hours
     return max(1, int(limit / known.get(f"{env} {method}", limit)))
 
@@ -87,16 +87,18 @@ def side_by_side(scale: str, env: str, method: str, most: int) -> int:
     return 1 if not is_large(scale) or learns_from_histories(scale, env, method) else most
 
 
-def memories(scale: str, env: str, method: str, most: int, seeds: int) -> int:
-    """Of how many runs a pack of so many seeds has the memory: an ensemble is one process, but for worlds that others play.
+def runs_in_ram(scale: str, env: str, method: str, most: int, seeds: int) -> int:
+    """How many times the RAM of one run a pack of so many seeds needs.
+
+    Each run at work has its own. An ensemble is one process, and needs that of one run, but for worlds that other processes play.
 
     Args:
         most: runs that may be at work at once.
     """
     if not is_ensemble(scale, method):
         return side_by_side(scale, env, method, min(most, seeds))
-    room = PLAYED_BY_OTHERS.get(environment_mapping(scale, env)["world"], seeds)
-    return -(-seeds // room)
+    of_one = PLAYED_BY_OTHERS.get(environment_mapping(scale, env)["world"], seeds)
+    return -(-seeds // of_one)
 
 
 def _seeds(scale: str) -> dict[Pair, list[Seeds]]:

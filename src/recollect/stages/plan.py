@@ -49,7 +49,7 @@ def are_of_today(files: Iterable[Path], scale: str) -> bool:
     return all(STAGES[job.stage].is_made(job) for job in _makers_of_those_there(files, scale))
 
 
-def say_other(files: Iterable[Path], scale: str, asked: str = "") -> bool:
+def manifests_differ(files: Iterable[Path], scale: str, asked: str = "") -> bool:
     """Whether manifests of some files name other settings or code than those that their jobs have today. No file is read.
 
     What a manifest leaves out is not compared: of what is fetched, all.
@@ -58,10 +58,12 @@ def say_other(files: Iterable[Path], scale: str, asked: str = "") -> bool:
         asked: the parameter `settings` of the rule, which claims and a report are compared with: it knows their figures.
     """
     made = _makers_of_those_there(files, scale)
-    return any(_are_of_others(job, asked) if job.stage in ("claims", "report") else _says_other(job) for job in made)
+    return any(
+        _differs_from_asked(job, asked) if job.stage in ("claims", "report") else _manifest_differs(job) for job in made
+    )
 
 
-def _are_of_others(job: Job, asked: str) -> bool:
+def _differs_from_asked(job: Job, asked: str) -> bool:
     """Whether claims or a report were made of other figures or settings than those that are asked for; nothing: not known."""
     for path in STAGES[job.stage].makes(job):
         with suppress(UserError):
@@ -75,7 +77,7 @@ def _makers_of_those_there(files: Iterable[Path], scale: str) -> list[Job]:
     return makers((str(path) for path in files if path.is_file()), scale)
 
 
-def _says_other(job: Job) -> bool:
+def _manifest_differs(job: Job) -> bool:
     for stage, step in STAGES[job.stage].steps(job):
         for path in stage.makes(step):
             try:
@@ -197,10 +199,10 @@ def embedders(scale: str, figures: Iterable[str]) -> list[Path]:
         policy = STAGES["embed"].inputs(job).get("embedder_policy") if job.stage == "embed" else None
         run = None if policy is None else maker(policy, scale)
         if run is not None:
-            embedding.add(run[1:4])
+            embedding.add((run.scale, run.env, run.method))
     found: list[Path] = []
     for job in jobs:
-        if job.stage in ("run", "evaluate", "inspect") and job[1:4] in embedding:
+        if job.stage in ("run", "evaluate", "inspect") and (job.scale, job.env, job.method) in embedding:
             found += STAGES[job.stage].makes(job)
     return found
 

@@ -149,7 +149,7 @@ class StageRule:
         Twice as much from the second attempt on, and no more: most attempts end at their time limit, and go on.
         """
         one = self._at_scale(self.stage.asks.megabytes, wildcards) * min(attempt, 2)
-        return one * packs.memories(*self._shared(wildcards), self.at_a_time, len(self.seeds)) if self.seeds else one
+        return one * packs.runs_in_ram(*self._shared(wildcards), self.at_a_time, len(self.seeds)) if self.seeds else one
 
     def seeds_at_a_time(self, wildcards: Wildcards) -> int:
         """How many of a pack's seeds are at work at once."""
@@ -163,7 +163,7 @@ class StageRule:
         """Wall time in minutes. What resumes needs no more at the next attempt. A pack asks for what one run does."""
         limit = self._at_scale(self.stage.asks.minutes, wildcards)
         if "seed" in self.stage.over:
-            limit = int(limit * packs.shrunk(self.job_hours))
+            limit = int(limit * packs.share_of_limits(self.job_hours))
         return min(limit if self.stage.asks.resumes else limit * attempt, int(self.job_hours * 60))
 
     def gpu(self, wildcards: Wildcards) -> int:

@@ -1,6 +1,6 @@
 """How much work a job is: the rule by which a measured time is carried to another size (recollect.common.work).
 
-Each paper's room says it of its methods, in its module `work`. A method of a room without one counts its `steps`.
+Each paper's package says it of its methods, in its module `work`. A method of a package without one counts its `steps`.
 """
 
 from __future__ import annotations

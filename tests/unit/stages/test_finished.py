@@ -40,7 +40,7 @@ def test_without_a_name_it_is_about_what_the_configuration_selects(
     text = said(capsys, monkeypatch, "finished", "two")
     assert "radt_grid_worlds" in text and "radt_dark_room_10x10" not in text
     (workdir / "config/config.yaml").write_text("scale: smoke\nfigures: all\n")
-    assert sorted(default_selection().figures_at()) == sorted(
+    assert sorted([*default_selection().figures_at(), *default_selection().left_out()]) == sorted(
         path.stem for path in (workdir / "config/figures").glob("*.yaml")
     )
 

@@ -24,7 +24,7 @@ from recollect.stages import check, evaluate, paths
 from recollect.stages.figure import figure, is_drawn
 from recollect.stages.making import make_job
 from recollect.stages.of_today import not_of_today, stale_words
-from recollect.stages.plan import are_of_today, say_other
+from recollect.stages.plan import are_of_today, manifests_differ
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
 
@@ -77,13 +77,13 @@ def test_a_figure_of_runs_of_today_says_nothing_of_it(few: str, caplog: pytest.L
 def test_manifests_of_runs_and_figures_say_whether_their_settings_are_those_of_today(few: str) -> None:
     figure(SCALE, few)
     drawn = [paths.figure(SCALE, few, ".pdf")]
-    assert not say_other([*scores(), *drawn], SCALE)
+    assert not manifests_differ([*scores(), *drawn], SCALE)
     one_retrained()
-    assert not say_other(scores()[:1], SCALE) and say_other(scores()[1:2], SCALE)
-    assert not say_other(drawn, SCALE)
+    assert not manifests_differ(scores()[:1], SCALE) and manifests_differ(scores()[1:2], SCALE)
+    assert not manifests_differ(drawn, SCALE)
     path = Path(f"config/figures/{few}.yaml")
     path.write_text(path.read_text().replace("resamples: 100", "resamples: 101"))
-    assert say_other(drawn, SCALE)
+    assert manifests_differ(drawn, SCALE)
 
 
 @pytest.mark.slow
@@ -152,7 +152,7 @@ def test_data_of_other_code_that_snakemake_has_no_record_of_are_not_of_today(
     for code, is_of_today in ((today["code"], True), ("0123456789abcdef", False)):
         for path in stage.makes(job):
             write_json(path, {}, kind="made", provenance={**today, "code": code})
-        assert are_of_today(stage.makes(job), job.scale) == is_of_today != say_other(stage.makes(job), job.scale)
+        assert are_of_today(stage.makes(job), job.scale) == is_of_today != manifests_differ(stage.makes(job), job.scale)
 
 
 def test_what_was_only_fetched_counts_as_of_today_and_a_report_made_by_hand_does_not(workdir: Path) -> None:
@@ -163,7 +163,7 @@ def test_what_was_only_fetched_counts_as_of_today_and_a_report_made_by_hand_does
     assert are_of_today([fetched, Path("not/there")], "smoke") and not are_of_today([report], "smoke")
     data = paths.published("dark_keydoor")
     write_json(data, {}, kind="published data")  # with a manifest that names neither settings nor code
-    assert not say_other([fetched, data, report], "smoke")
+    assert not manifests_differ([fetched, data, report], "smoke")
 
 
 def test_python_makes_nothing_again_that_is_drawn_or_fetched(
