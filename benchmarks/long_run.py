@@ -22,7 +22,7 @@ from benchmarks.harness import waiting
 from benchmarks.online import PlainAgent, settings_of
 from recollect.artifacts.run import Run
 from recollect.memory_rl.dqn import make_trainer
-from recollect.memory_rl.off_policy import OnlineTrainer
+from recollect.memory_rl.off_policy import OffPolicyTrainer
 
 
 def timed(work: Callable[[], object], device: str) -> float:
@@ -38,7 +38,7 @@ def long_run(seconds: float, quick: bool, comparisons: int = 3) -> dict[str, Any
     """Train for so many seconds; the released way is timed `comparisons` times, evenly spread, outside of them."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     settings = settings_of(quick)
-    trainer: OnlineTrainer = make_trainer(settings, device)
+    trainer: OffPolicyTrainer = make_trainer(settings, device)
     kept = tempfile.TemporaryDirectory()  # until the function ends
     folder = Path(kept.name)
     run = Run(

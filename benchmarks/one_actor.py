@@ -15,7 +15,7 @@ from benchmarks.harness import Comparison, Side
 from recollect.common.rollout import Episodes
 from recollect.environments import registry
 from recollect.memory_rl import dqn, sacd
-from recollect.memory_rl.off_policy import OnlineTrainer
+from recollect.memory_rl.off_policy import OffPolicyTrainer
 from recollect.settings.resolve import resolve
 
 EXPLORED = 10**9  # selections after which exploration has ended
@@ -35,13 +35,13 @@ SHARED = (
 QUICK = (("tmaze_passive_20", "dqn_gpt", ""), ("tmaze_passive_20", "dqn_lstm", ""))
 
 
-def trainer_of(environment: str, method: str, *, plain: bool, quick: bool, random: float = 1.0) -> OnlineTrainer:
+def trainer_of(environment: str, method: str, *, plain: bool, quick: bool, random: float = 1.0) -> OffPolicyTrainer:
     """A run at scale paper whose replay holds 400 episodes, of which so many are random and the others explore little."""
     settings = resolve("paper", environment, method, 42)
     if quick:
         hp = settings.method.hyperparameters.model_copy(update={"batch_size": 4})
         settings = settings.model_copy(update={"method": settings.method.model_copy(update={"hyperparameters": hp})})
-    trainer: OnlineTrainer = {"dqn": dqn, "sacd": sacd}[settings.method.algorithm].make_trainer(settings)
+    trainer: OffPolicyTrainer = {"dqn": dqn, "sacd": sacd}[settings.method.algorithm].make_trainer(settings)
     episodes = 5 if quick else 400  # so that hardly one is drawn twice
     trainer.at.explored = EXPLORED
     for number in range(episodes):
@@ -54,7 +54,7 @@ def trainer_of(environment: str, method: str, *, plain: bool, quick: bool, rando
     return trainer
 
 
-def episode(trainer: OnlineTrainer) -> Episodes:
+def episode(trainer: OffPolicyTrainer) -> Episodes:
     """One more."""
     trainer.at.rounds += 1
     return trainer.play_round(False, 1)

@@ -24,7 +24,7 @@ from benchmarks.weights import lively
 from recollect.common.rollout import play_episodes
 from recollect.memory_rl.dqn import Hyperparameters, loss_of, make_trainer
 from recollect.memory_rl.history_policy import HistoryNetwork, tokens
-from recollect.memory_rl.off_policy import OnlineTrainer
+from recollect.memory_rl.off_policy import OffPolicyTrainer
 from recollect.memory_rl.replay import Batch
 from recollect.settings.resolve import resolve
 from recollect.settings.schema import Settings
@@ -78,7 +78,7 @@ def plain_loss(online: HistoryNetwork, target: HistoryNetwork, batch: Batch, dis
 class PlainAgent:
     """Learns and acts as the released code does, from the weights and the steps of one of our runs."""
 
-    def __init__(self, trainer: OnlineTrainer, batch: int) -> None:
+    def __init__(self, trainer: OffPolicyTrainer, batch: int) -> None:
         self.hp, self.batch, self.horizon = trainer.hp, batch, trainer.horizon
         self.device = trainer.policy.device
         self.online = copy.deepcopy(trainer.learner.network)
@@ -153,7 +153,7 @@ def settings_of(quick: bool, **changes: Any) -> Settings:
     return settings.model_copy(update={"method": method})
 
 
-def filled(settings: Settings, device: str, episodes: int) -> OnlineTrainer:
+def filled(settings: Settings, device: str, episodes: int) -> OffPolicyTrainer:
     """A run whose replay holds random episodes."""
     trainer = make_trainer(settings, device)
     played, T = np.random.default_rng(0), trainer.horizon

@@ -19,7 +19,7 @@ from recollect.common.cuda_graphs import WARM_UP
 from recollect.common.work import FLOAT
 from recollect.evaluation.speed import Clock
 from recollect.memory_rl import work
-from recollect.memory_rl.off_policy import OnlineTrainer
+from recollect.memory_rl.off_policy import OffPolicyTrainer
 from recollect.memory_rl.stacked import FEW_LSTMS
 from recollect.settings.resolve import algorithm_module
 
@@ -103,11 +103,11 @@ def learning(case: Case) -> Subject:
     return Subject(parts, numbers=lambda: numbers(case), jobs={"train": whole})
 
 
-def trainer_of(case: Case, seed: int) -> OnlineTrainer:
+def trainer_of(case: Case, seed: int) -> OffPolicyTrainer:
     """A run whose replay holds made-up episodes, behind its warm-up."""
     settings = case.settings.model_copy(update={"seed": seed})
     module = algorithm_module(settings.method.algorithm, where=case.method)
-    trainer: OnlineTrainer = module.make_trainer(settings, case.device)
+    trainer: OffPolicyTrainer = module.make_trainer(settings, case.device)
     hp, T = trainer.hp, trainer.horizon
     draws, space = np.random.default_rng(seed), trainer.world.single_observation_space
     size = max(EPISODES, hp.batch_size)

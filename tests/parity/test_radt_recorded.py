@@ -167,7 +167,7 @@ def test_memory_is_cut_as_released(recorded: dict[str, np.ndarray]) -> None:
     length = np.array([24, 25, 49, 50, 51, 74, 100, 130, 400])
     nothing = np.zeros(len(length))
     for mode in ("cut", "full"):
-        settings = ChunkSettings(stride=25, context=50, past=25, future=25, full_values=mode == "full")
+        settings = ChunkSettings(stride=25, key_context=50, past=25, future=25, full_values=mode == "full")
         chunks = cut_chunks(np.zeros(len(length), np.int64), length, nothing.astype(np.int64), nothing, settings)
         ours = [chunks.episode, chunks.key_first, chunks.key_end, chunks.value_first, chunks.value_end]
         np.testing.assert_array_equal(np.stack(ours, 1), recorded[f"chunks/{mode}"])

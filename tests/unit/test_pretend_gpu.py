@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from recollect.amago.goal_embedders import TokenGoals
 from recollect.common import cuda_graphs
-from recollect.common.cuda_graphs import beside, captured
+from recollect.common.cuda_graphs import captured, on_side_stream
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # benchmarks is no part of the package
@@ -222,7 +222,7 @@ def test_all_warm_ups_are_on_one_stream(gpu: PretendGpu, monkeypatch: pytest.Mon
         yield
 
     monkeypatch.setattr(torch.cuda, "stream", inside)
-    assert [beside(lambda: 1), beside(lambda: 2)] == [1, 2] and len(streams) == 1
+    assert [on_side_stream(lambda: 1), on_side_stream(lambda: 2)] == [1, 2] and len(streams) == 1
 
 
 def test_goals_are_read_in_a_capture_as_outside(gpu: PretendGpu) -> None:

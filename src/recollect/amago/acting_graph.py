@@ -21,7 +21,7 @@ from recollect.amago.ring_cache import RingCache
 from recollect.amago.sigma_reparam import SigmaLinear
 from recollect.amago.timestep_encoders import Steps
 from recollect.amago.trajectory_encoders import TransformerEncoder
-from recollect.common.cuda_graphs import WARM_UP, beside, captured
+from recollect.common.cuda_graphs import WARM_UP, captured, on_side_stream
 
 log = logging.getLogger(__name__)
 NEAR = 1e-3  # how far what a graph gives may be from what the function gives
@@ -108,7 +108,7 @@ class ActingGraph:
     def _captured(self, read: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         """A graph and where its replay leaves the raw outputs. Raises RuntimeError."""
         for _ in range(WARM_UP):
-            expected_BP = beside(partial(self._step, read))
+            expected_BP = on_side_stream(partial(self._step, read))
         graph, raw_BP = captured(partial(self._step, read))
         graph.replay()
         if not torch.allclose(raw_BP, expected_BP, rtol=NEAR, atol=NEAR):

@@ -89,8 +89,19 @@ def loss_of(
     actor_loss = terms.actor_loss(hp, window, weight_BTG, log_pi_BTG, gained_CBTG)
 
     losses = {"actor_loss": actor_loss, "critic_loss": critic_loss}
-    said = (raw_BTGP, log_pi_BTG, weight_BTG, popart(q_CBTG.detach()), y_BTG, losses)
-    metrics = terms.metrics_of(network, window, policy, *said, draws, further=further)
+    metrics = terms.metrics_of(
+        network,
+        window,
+        policy,
+        raw_BTGP=raw_BTGP,
+        log_pi_BTG=log_pi_BTG,
+        weight_BTG=weight_BTG,
+        q_CBTG=popart(q_CBTG.detach()),
+        y_BTG=y_BTG,
+        losses=losses,
+        draws=draws,
+        further=further,
+    )
     return actor_loss + hp.critic_weight * critic_loss, metrics
 
 

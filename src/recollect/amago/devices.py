@@ -46,7 +46,7 @@ from recollect.amago.children import end_with_parent, reported
 from recollect.amago.drawing import Drawing, recorder_of, relabeler
 from recollect.amago.hyperparameters import AmagoHyperparameters
 from recollect.amago.network import WorldShape
-from recollect.amago.share import Apart, Share
+from recollect.amago.share import DeviceGone, Share
 from recollect.amago.trajectory_files import TrajectoryFiles
 from recollect.artifacts.lock import SharedLock
 from recollect.artifacts.threads import use_threads
@@ -112,7 +112,7 @@ def follow(lock: Any, agent: type[Agent], settings: Settings, pipe: Connection, 
         ConnectionResetError,
     ):  # of the pipe: the first process has ended, or wants no more
         return
-    except Apart:  # whoever died is told of by the first process
+    except DeviceGone:  # whoever died is told of by the first process
         sys.exit(APART)
 
 
@@ -198,7 +198,7 @@ class Followers:
             well = True
         except (RuntimeError, OSError, EOFError) as error:
             ended = self._ended()
-            if not ended or (not isinstance(error, Apart) and set(ended.values()) == {APART}):
+            if not ended or (not isinstance(error, DeviceGone) and set(ended.values()) == {APART}):
                 raise  # this process failed by itself, and those that ended did so because of it
             raise _lost(ended) from error
         finally:

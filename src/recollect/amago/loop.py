@@ -67,7 +67,7 @@ class Collector:
         self.reward_B = np.zeros(B, np.float32)
         self.return_B = np.zeros(B)
         self.observation: np.ndarray | None = None
-        self.further: tuple[str, ...] = getattr(world, "metrics", ())
+        self.world_metrics: tuple[str, ...] = getattr(world, "metrics", ())
         self.ended: list[list[float]] = []  # return, success and further metrics of rollouts that ended since `results`
 
     def collect(self, steps: int) -> list[Trajectory]:
@@ -106,7 +106,7 @@ class Collector:
                 no_success_B = np.full(len(done_B), np.nan)
                 success_B = np.asarray(info.get("success", no_success_B), float)
                 rows = [self.return_B[done_B], success_B[done_B]]
-                rows += [self.world.latest_BM[done_B, m] for m in range(len(self.further))]
+                rows += [self.world.latest_BM[done_B, m] for m in range(len(self.world_metrics))]
                 self.ended += np.stack(rows, 1).tolist()
                 self._begin(done_B)
         return finished
@@ -129,7 +129,7 @@ class Collector:
         if not ended:
             return {}
         values, named = np.array(ended), {}
-        for m, name in enumerate(("return", "success", *self.further)):
+        for m, name in enumerate(("return", "success", *self.world_metrics)):
             if not np.isnan(values[:, m]).any():
                 named[f"training_{name}"] = values[:, m].mean()
         return named
@@ -321,12 +321,12 @@ class Trainer:
 
     def train(self) -> AmagoPolicy:
         self.resume()
-        with self.together():
+        with self.on_all_devices():
             self.epochs()
         return self.finished()
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def on_all_devices(self) -> Iterator[None]:
         """Inside, updates are made on all devices of the run."""
         if self.followers is None:
             yield

@@ -308,7 +308,7 @@ class TrainerWithCollectors(Trainer):
         self.resume()
         try:
             self.begin()
-            with self.together():
+            with self.on_all_devices():
                 self.epochs()
         finally:
             self.end()

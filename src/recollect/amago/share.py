@@ -27,7 +27,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.seeding import seed_of
 
 
-class Apart(RuntimeError):
+class DeviceGone(RuntimeError):
     """Another device of a run is gone."""
 
 
@@ -99,7 +99,7 @@ class Share:
         try:
             distributed.all_reduce(tensor, getattr(distributed.ReduceOp, how))
         except RuntimeError as error:
-            raise Apart("another device does not answer") from error
+            raise DeviceGone("another device does not answer") from error
 
 
 ALONE = Share()

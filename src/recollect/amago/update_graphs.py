@@ -28,7 +28,7 @@ from recollect.amago.network import Network
 from recollect.amago.policy_distributions import Distribution
 from recollect.amago.share import Beforehand, Share
 from recollect.amago.terms import Draws, of_epoch
-from recollect.common.cuda_graphs import WARM_UP, beside, captured
+from recollect.common.cuda_graphs import WARM_UP, captured, on_side_stream
 
 log = logging.getLogger(__name__)
 MOST = 4
@@ -134,7 +134,7 @@ class UpdateGraphs:
         if self._seen[form] == WARM_UP:
             self._drawn[form] = actions
         # Some metrics need draws of their own, and a graph has all metrics.
-        metrics = beside(partial(self.compute, batch, Draws(draws.index_KBTG, actions), True))
+        metrics = on_side_stream(partial(self.compute, batch, Draws(draws.index_KBTG, actions), True))
         return _wanted(metrics, further)
 
     def _capture(self, form: Form, batch: Batch, draws: Draws) -> None:
@@ -161,7 +161,7 @@ class UpdateGraphs:
 
     def _quickly(self, batch: Batch, draws: Draws) -> _Update | None:
         """A graph of what takes less time; None where there is no such thing."""
-        if self.quick is None or not beside(partial(self.quick.is_ready, batch, draws)):
+        if self.quick is None or not on_side_stream(partial(self.quick.is_ready, batch, draws)):
             return None
         try:
             return self._graph(self.quick.compute, batch, draws)

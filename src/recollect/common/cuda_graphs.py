@@ -31,7 +31,7 @@ def _side_stream(device: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def beside(function: Callable[[], Given]) -> Given:
+def on_side_stream(function: Callable[[], Given]) -> Given:
     """Call a function on a stream beside the main one; what the main stream does next waits for it."""
     main, side = torch.cuda.current_stream(), _side_stream(torch.cuda.current_device())
     side.wait_stream(main)
@@ -123,7 +123,7 @@ class Captured(Generic[Given]):
         """What the function gives, in a graph's case until the next call."""
         self.calls += 1
         if self.calls <= WARM_UP:
-            return beside(self.function)
+            return on_side_stream(self.function)
         if self.calls == WARM_UP + 1:
             self._capture()
         if self.graph is None:

@@ -31,7 +31,7 @@ TASKS = 3  # traced where none is named
 EPISODES = 10  # of a task, of an episodic evaluation
 
 
-def apart(steps: np.ndarray) -> np.ndarray:
+def map_spacing(steps: np.ndarray) -> np.ndarray:
     """How many steps lie between the maps of episodes of so many: a power of two, so that maps of a shorter one serve a longer."""
     return 2 ** np.ceil(np.log2(np.maximum(steps / MAPS_PER_EPISODE, 1))).astype(np.int64)
 
@@ -42,7 +42,7 @@ def needed(played: Histories, row_M: np.ndarray) -> np.ndarray:
     lengths = np.diff(begins, append=len(played))
     length_N = np.repeat(lengths, lengths)
     step_M, length_M = played.timestep[row_M], length_N[row_M]
-    return (step_M % apart(length_M) == 0) | (step_M == length_M - 1)
+    return (step_M % map_spacing(length_M) == 0) | (step_M == length_M - 1)
 
 
 class Recorder:
@@ -83,7 +83,7 @@ class Recorder:
         )
         if self.policy is not None:
             self.facts.append(self.policy.traced(rows_N))
-            due = np.flatnonzero(playing_N & ((self.step_N % apart(self.step_N + 1) == 0) | done_N))
+            due = np.flatnonzero(playing_N & ((self.step_N % map_spacing(self.step_N + 1) == 0) | done_N))
             if len(due) and (maps := self.policy.maps(rows_N[due])):
                 self.maps.append(maps)
                 self.mapped.append(np.stack([np.full(len(due), len(self.moments) - 1), due], 1))

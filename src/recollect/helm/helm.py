@@ -67,11 +67,11 @@ class HopfieldReader(Reader):
             dtype=dtype,
         )
         self.cache = FrameCache(
-            self.hopfield.mixed, frames, prepare=lambda images: self.hopfield.queries(self.grey(images))
+            self.hopfield.mixed, frames, prepare=lambda images: self.hopfield.queries(self.first_axis_means(images))
         )
         self._newest = np.zeros((0, *shape), np.uint8)
 
-    def grey(self, images: np.ndarray) -> Tensor:
+    def first_axis_means(self, images: np.ndarray) -> Tensor:
         """Means over the first axis of images uint8 [B, *shape], from 0 to 1 and flat."""
         device = self.hopfield.embeddings_VD.device
         return sent(images, device).float().mean(1).flatten(1) / 255
@@ -83,7 +83,7 @@ class HopfieldReader(Reader):
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
         """The heaviest words of each mixture, their weights, and the entropy of all weights (nats)."""
-        weight_NV = self.hopfield.weights(self.grey(self._newest[rows_N]))
+        weight_NV = self.hopfield.weights(self.first_axis_means(self._newest[rows_N]))
         top_NK, token_NK = weight_NV.topk(min(NAMED, weight_NV.shape[1]), dim=1)
         entropy_N = torch.special.entr(weight_NV).sum(1)
         found = {"tokens": token_NK, "token_scores": top_NK, "token_entropy": entropy_N}

@@ -62,7 +62,9 @@ class FeatureReader(history.Reader):
             self.matrix_WD = (torch.randn(model.width, width, generator=draws) * model.width**-0.5).to(device)
         self.model = model
         self.rescaling = FeatureRescaling.like(embeddings_VD, statistics)
-        self.all = FeatureRescaling.like(embeddings_VD, "running") if statistics == "batch" else self.rescaling
+        self.training_statistics = (
+            FeatureRescaling.like(embeddings_VD, "running") if statistics == "batch" else self.rescaling
+        )
         self.cache = FrameCache(model.images, frames, prepare=history.channels_first, finish=self._of_words_width)
 
     def _of_words_width(self, features_BW: Tensor) -> Tensor:
@@ -71,16 +73,16 @@ class FeatureReader(history.Reader):
 
     def reading(self, images: np.ndarray, *, learn: bool = False) -> Asking:
         features_BD = yield from self.cache.reading(images)
-        if learn and self.all is not self.rescaling:
-            self.all.take_in(features_BD)
+        if learn and self.training_statistics is not self.rescaling:
+            self.training_statistics.take_in(features_BD)
         return self.rescaling(features_BD, update=learn)[:, None]
 
     def learned(self) -> dict[str, np.ndarray]:
         """The statistics of all images."""
-        return self.all.arrays()
+        return self.training_statistics.arrays()
 
     def load_learned(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self.all.load_arrays(dict(arrays))
+        self.training_statistics.load_arrays(dict(arrays))
 
 
 def make_history(
@@ -119,7 +121,7 @@ def calibrate(reader: FeatureReader, settings: Settings, images: int) -> None:
     actions = int(world.single_action_space.n)  # type: ignore[attr-defined]
     observation, _ = world.reset()
     for _ in range(-(-images // games)):
-        reader.all.take_in(reader.cache(observation))
+        reader.training_statistics.take_in(reader.cache(observation))
         observation, _, terminated, truncated, _ = world.step(draws.integers(actions, size=games))
         done = terminated | truncated
         if done.any():

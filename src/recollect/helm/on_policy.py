@@ -108,7 +108,7 @@ class OnPolicyTrainer:
     def __init__(self, settings: Settings, agent: Agent) -> None:
         self.hp: OnPolicyHyperparameters = settings.method.hyperparameters
         self.seed, self.agent, hp = settings.seed, agent, self.hp
-        self.names = (settings.environment.name, settings.method.name)
+        self.labels = {"env": settings.environment.name, "method": settings.method.name, "seed": settings.seed}
         E = hp.actors
         self.world = world_of(settings.environment, "train", "training world", self.seed, E)
         self.optimiser = Adam(
@@ -309,12 +309,11 @@ class OnPolicyTrainer:
 
     def _log(self, run: Run) -> None:
         """One point of the learning curve, and the means of all metrics since the last."""
-        env, method = self.names
         for column, metric in ((0, "return"), (2, "success")):
             values = self.recent[:, column]
             if len(values) and not np.isnan(values).any():
-                names = {"env": env, "method": method, "seed": self.seed, "step": self.steps, "split": LEARNING}
-                frame = scores_frame(**names, task=0, episode=0, metric=metric, value=values.mean())
+                place = {**self.labels, "step": self.steps, "split": LEARNING, "task": 0, "episode": 0}
+                frame = scores_frame(**place, metric=metric, value=values.mean())
                 run.log_scores(frame)
         metrics = {name: float(total) / self.minibatches for name, total in sorted(self.sums.items())}
         if len(self.recent):

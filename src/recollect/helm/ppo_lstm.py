@@ -22,7 +22,7 @@ from recollect.common.contract import Inputs, facts_of
 from recollect.common.distinct_images import DistinctImages, RolloutFeatures
 from recollect.helm.method import PolicyArrays, make_network, method_of
 from recollect.helm.on_policy import OnPolicyHyperparameters
-from recollect.helm.sampled_policy import Agent, Minibatch, apart, beside
+from recollect.helm.sampled_policy import Agent, Minibatch, packed_outputs, unpacked_outputs
 from recollect.helm.small_impala import ActorCritic
 from recollect.settings.schema import Settings
 
@@ -63,28 +63,28 @@ class RecurrentAgent(Agent):
         return {**super().record(), "hidden": self._hidden_BU, "cell": self._cell_BU}
 
     @torch.no_grad()
-    def judge(self) -> Tensor:
-        """See `Agent.judge`; the image is remembered."""
-        said, hidden_BU, cell_BU = self._said(self._images)
+    def outputs(self) -> Tensor:
+        """See `Agent.outputs`; the image is remembered."""
+        said, hidden_BU, cell_BU = self._step(self._images)
         self._hidden_BU, self._cell_BU = hidden_BU.clone(), cell_BU.clone()  # a graph's are gone with the next call
         return said
 
     @torch.no_grad()
     def value(self, images: np.ndarray | None = None) -> np.ndarray:
         """See `Agent.value`; `images` are those that `act` led to."""
-        return apart(self._said(self._images if images is None else self.put(images))[0])[1]
+        return unpacked_outputs(self._step(self._images if images is None else self.put(images))[0])[1]
 
-    def _said(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _step(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What the network says of images, [B, A + 1], and output and cell behind them, [B, U]."""
         whole = self.acting_graph(images, self._hidden_BU, self._cell_BU)
         units = self.network.units
         return whole[:, : -2 * units], whole[:, -2 * units : -units], whole[:, -units:]
 
     @staticmethod
-    def _judgement(network: ActorCritic, features: RolloutFeatures, images: Tensor, *remembered: Tensor) -> Tensor:
+    def _forward(network: ActorCritic, features: RolloutFeatures, images: Tensor, *remembered: Tensor) -> Tensor:
         """What the network says of images, and behind it output and cell, [B, A + 1 + 2 U], from those before."""
         outputs_1BU, hidden_BU, cell_BU = network.unroll(features(images)[None], *remembered)
-        return torch.cat([beside(*network.heads(outputs_1BU[0])), hidden_BU, cell_BU], 1)
+        return torch.cat([packed_outputs(*network.heads(outputs_1BU[0])), hidden_BU, cell_BU], 1)
 
     def epoch(
         self,
@@ -101,8 +101,8 @@ class RecurrentAgent(Agent):
             outputs_MU = self._outputs(images, moments, moment_LS)
             yield moment_LS.flatten()[kept_K], *self.network.heads(outputs_MU[kept_K])
 
-    def order(self, done_TE: np.ndarray, batches: int, draws: np.random.Generator) -> Iterator[Minibatch]:
-        """See `Agent.order`: the same minibatches, of `sequences` pieces each, padded to a part of a rollout."""
+    def minibatches(self, done_TE: np.ndarray, batches: int, draws: np.random.Generator) -> Iterator[Minibatch]:
+        """See `Agent.minibatches`: the same minibatches, of `sequences` pieces each, padded to a part of a rollout."""
         steps, games = done_TE.shape
         for first_S, length_S in self._chosen(done_TE, draws):
             absent = (0, self.sequences - len(first_S))

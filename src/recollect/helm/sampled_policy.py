@@ -107,8 +107,8 @@ class Agent:
     def __init__(self, network: ActorCritic, history: History | None, device: torch.device | str) -> None:
         self.network, self.history, self.device = network.to(device), history, torch.device(device)
         self.features = RolloutFeatures(network.encoder)
-        judgement = partial(self._judgement, network, self.features)
-        self.acting_graph = GraphsByShape(judgement, "acting goes on without CUDA graphs")
+        forward = partial(self._forward, network, self.features)
+        self.acting_graph = GraphsByShape(forward, "acting goes on without CUDA graphs")
         self._images = torch.zeros(0, dtype=torch.uint8)
         self._history_BH: Tensor | None = None
 
@@ -139,12 +139,12 @@ class Agent:
 
     def act(self) -> tuple[np.ndarray, np.ndarray]:
         """Log-probabilities [B, A] and values [B]; a GPU is waited for once."""
-        return apart(self.judge())
+        return unpacked_outputs(self.outputs())
 
     @torch.no_grad()
-    def judge(self) -> Tensor:
-        """The same on the device, values behind log-probabilities, [B, A + 1]; until the next call. Nothing waits for it."""
-        return self._says(self._images, self._history_BH)
+    def outputs(self) -> Tensor:
+        """What `act` gives, on the device: values behind log-probabilities [B, A + 1], until the next call; nothing waits."""
+        return self._of_images(self._images, self._history_BH)
 
     @torch.no_grad()
     def value(self, images: np.ndarray | None = None) -> np.ndarray:
@@ -152,15 +152,15 @@ class Agent:
         if images is None:
             return self.act()[1]
         history_BH = None if self.history is None else self.history.peek(images)
-        return apart(self._says(self.put(images), history_BH))[1]
+        return unpacked_outputs(self._of_images(self.put(images), history_BH))[1]
 
-    def _says(self, images: Tensor, history_BH: Tensor | None) -> Tensor:
+    def _of_images(self, images: Tensor, history_BH: Tensor | None) -> Tensor:
         return self.acting_graph(images) if history_BH is None else self.acting_graph(images, history_BH)
 
     @staticmethod
-    def _judgement(network: ActorCritic, features: RolloutFeatures, images: Tensor, *remembered: Tensor) -> Tensor:
+    def _forward(network: ActorCritic, features: RolloutFeatures, images: Tensor, *remembered: Tensor) -> Tensor:
         """What the network says of images [B, A + 1]. `remembered`: the history vectors, where there are any."""
-        return beside(*network.judge(features(images), *remembered))
+        return packed_outputs(*network.of_features(features(images), *remembered))
 
     # ---- learning
 
@@ -182,10 +182,10 @@ class Agent:
 
         Yields which moments [M], their log-probabilities [M, A] and values [M].
         """
-        for minibatch in self.order(done_TE, batches, draws):
+        for minibatch in self.minibatches(done_TE, batches, draws):
             yield minibatch.moment, *self.of_minibatch(images, moments, minibatch)
 
-    def order(self, done_TE: np.ndarray, batches: int, draws: np.random.Generator) -> Iterator[Minibatch]:
+    def minibatches(self, done_TE: np.ndarray, batches: int, draws: np.random.Generator) -> Iterator[Minibatch]:
         """The minibatches of a pass on the device, of few shapes, so that CUDA graphs can make their updates."""
         for chosen_M in self.put(draws.permutation(done_TE.size)).tensor_split(batches):
             yield Minibatch(chosen_M)
@@ -196,7 +196,7 @@ class Agent:
         """Log-probabilities [M, A] and values [M] of a minibatch's moments, with the weights as they are; see `epoch`."""
         history_NH = moments.get("history")
         features_MW = images.features(self.network.encoder, minibatch.moment)
-        return self.network.judge(features_MW, None if history_NH is None else history_NH[minibatch.moment])
+        return self.network.of_features(features_MW, None if history_NH is None else history_NH[minibatch.moment])
 
     # ---- bytes
 
@@ -235,13 +235,13 @@ class Agent:
         return {name: np.array(value) for name, value in found.items()}
 
 
-def beside(log_BA: Tensor, value_B: Tensor) -> Tensor:
+def packed_outputs(log_BA: Tensor, value_B: Tensor) -> Tensor:
     """Values behind log-probabilities, [B, A + 1]."""
     return torch.cat([log_BA, value_B[:, None]], 1)
 
 
-def apart(both: Tensor | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log-probabilities [B, A] and values [B] as arrays, see `beside`; a GPU is waited for once."""
+def unpacked_outputs(both: Tensor | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log-probabilities [B, A] and values [B] as arrays, see `packed_outputs`; a GPU is waited for once."""
     both = both.cpu().numpy() if isinstance(both, Tensor) else both
     return np.ascontiguousarray(both[:, :-1]), np.ascontiguousarray(both[:, -1])
 

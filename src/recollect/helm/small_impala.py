@@ -116,9 +116,10 @@ class ActorCritic(nn.Module):
 
     def forward(self, images: Tensor, history_NH: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Of single images uint8 [N, *shape], without the LSTM."""
-        return self.judge(self.encoder(images), history_NH)
+        return self.of_features(self.encoder(images), history_NH)
 
-    def judge(self, features_NW: Tensor, history_NH: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def of_features(self, features_NW: Tensor, history_NH: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """`forward` of what the encoder made of the images."""
         return self.heads(features_NW if history_NH is None else torch.cat([history_NH, features_NW], 1))
 
     def heads(self, features_ND: Tensor) -> tuple[Tensor, Tensor]:

@@ -32,7 +32,7 @@ from recollect.common.runs_together import RunsTogether
 from recollect.common.transfer import Fetched
 from recollect.helm.asking import Question
 from recollect.helm.on_policy import OnPolicyTrainer
-from recollect.helm.sampled_policy import ReadsTogether, apart
+from recollect.helm.sampled_policy import ReadsTogether, unpacked_outputs
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 
@@ -153,7 +153,7 @@ class Together(RunsTogether[OnPolicyTrainer]):
         """Have the agents of a group say what they make of what they see. Nobody waits for it yet."""
         said: dict[int, Tensor] = {}
         for place, trainer in self._going(group.places).items():
-            judged = self.attempt(place, partial(_judged, trainer))
+            judged = self.attempt(place, partial(_outputs, trainer))
             if judged is not None:
                 said[place] = judged
         return (list(said), Fetched(torch.stack(list(said.values())))) if said else None
@@ -164,7 +164,7 @@ class Together(RunsTogether[OnPolicyTrainer]):
             return
         places, fetched = said
         chosen = {
-            place: self.attempt(place, partial(self.trainers[place].begin_step, *apart(both_BA)))
+            place: self.attempt(place, partial(self.trainers[place].begin_step, *unpacked_outputs(both_BA)))
             for place, both_BA in zip(places, fetched.numpy(), strict=True)  # one wait for all
         }
         for place, action_E in chosen.items():  # games that other processes play go on side by side
@@ -214,9 +214,9 @@ class Together(RunsTogether[OnPolicyTrainer]):
         self.finished(place, trainer.best or trainer.agent.learned())
 
 
-def _judged(trainer: OnPolicyTrainer) -> Tensor:
+def _outputs(trainer: OnPolicyTrainer) -> Tensor:
     trainer.look()
-    return trainer.agent.judge()
+    return trainer.agent.outputs()
 
 
 def _question(trainer: OnPolicyTrainer) -> Question:

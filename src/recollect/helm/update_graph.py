@@ -77,7 +77,7 @@ class UpdateGraph:
         self._sums_K.zero_()
         made = 0
         for draws in passes:
-            for minibatch in self.agent.order(done_TE, self.batches, draws):
+            for minibatch in self.agent.minibatches(done_TE, self.batches, draws):
                 self.minibatch(*(tensor for tensor in minibatch if tensor is not None))
                 made += 1
         return Learned(dict(zip(self._names, self._sums_K.clone().unbind(), strict=True)), made)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from recollect.common.cache import KeyValueCache
-from recollect.common.cuda_graphs import WARM_UP, beside, captured
+from recollect.common.cuda_graphs import WARM_UP, captured, on_side_stream
 from recollect.memory_rl.transformer_sequence import TransformerState
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ def _captured(function: Callable[[], Given], changed: Tensors) -> tuple[torch.cu
     drawn, before = torch.cuda.get_rng_state(), tuple(one.clone() for one in changed)
     try:
         for _ in range(WARM_UP):
-            beside(function)
+            on_side_stream(function)
             for own, one in zip(changed, before, strict=True):
                 own.copy_(one)
         return captured(function)

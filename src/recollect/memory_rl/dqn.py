@@ -26,7 +26,7 @@ from recollect.common.masked_mean import Mean, masked_mean
 from recollect.memory_rl import ensemble
 from recollect.memory_rl.heads import Q_HEAD_RANGE
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, policy_from, tokens
-from recollect.memory_rl.hyperparameters import OnlineHyperparameters
+from recollect.memory_rl.hyperparameters import OffPolicyHyperparameters
 from recollect.memory_rl.learner import Learner, Turn
 from recollect.memory_rl.networks import make_history_network
 from recollect.memory_rl.off_policy import train_learner, trainer_of
@@ -36,7 +36,7 @@ from recollect.settings.schema import Settings
 ACTIONS = "discrete"
 
 
-class Hyperparameters(OnlineHyperparameters):
+class Hyperparameters(OffPolicyHyperparameters):
     epsilon_start: float = Field(1.0, ge=0, le=1, description="Exploration at the first selection. Paper: 1.")
     epsilon_end: float | None = Field(None, ge=0, le=1, description="Exploration at the end; null: 1/T, the paper's.")
     exploration_fraction: float = Field(

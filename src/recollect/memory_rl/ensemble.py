@@ -1,6 +1,6 @@
 """Runs of one method that differ in their seed, trained together: one batched update for all.
 
-Each member is a run as it is alone (`OnlineTrainer`): it plays, is judged and saves by itself, from its own random streams,
+Each member is a run as it is alone (`OffPolicyTrainer`): it plays, is judged and saves by itself, from its own random streams,
 into its own replay. Its updates are made together with the others', on stacked weights (`recollect.memory_rl.stacked`), and
 read and write the very tensors of the members. So members need not be at the same place of their runs, a run that was
 begun alone goes on in an ensemble, and the other way round. Where all are at the same place, they also play together.
@@ -43,7 +43,7 @@ from recollect.environments.parallel import stepped_in_turn
 from recollect.memory_rl import playing_together
 from recollect.memory_rl.history_policy import HistoryPolicy, reseed_dropout
 from recollect.memory_rl.learner import Learner, Turn
-from recollect.memory_rl.off_policy import OnlineTrainer, trainer_of
+from recollect.memory_rl.off_policy import OffPolicyTrainer, trainer_of
 from recollect.memory_rl.replay import STORES, Batch, EpisodeReplay
 from recollect.memory_rl.rounds_on_device import RoundsOnDevice, remembers_whole
 from recollect.memory_rl.stacked import OneAfterTheOther, StackedLSTM, spread_gradients, stacked
@@ -60,7 +60,7 @@ class Ensemble:
         UserError: the method's networks cannot be stacked.
     """
 
-    def __init__(self, members: Sequence[OnlineTrainer]) -> None:
+    def __init__(self, members: Sequence[OffPolicyTrainer]) -> None:
         self.members = members
         first = members[0]
         self.hp, self.device = first.hp, first.replay.device
@@ -148,7 +148,7 @@ class Ensemble:
         """Each member's windows and noise, from its own streams, onto the device in copies that nothing waits for."""
         batch = self.hp.batch_size
 
-        def noise_of(member: OnlineTrainer) -> tuple[Tensor, ...]:
+        def noise_of(member: OffPolicyTrainer) -> tuple[Tensor, ...]:
             return member.learner.noise(batch, self.window, member.at.updates)
 
         noises = map(noise_of, self.members) if self.threads is None else self.threads.map(noise_of, self.members)
@@ -239,7 +239,7 @@ def stacked_replay(replays: Sequence[EpisodeReplay]) -> EpisodeReplay:
     return whole
 
 
-class Together(RunsTogether[OnlineTrainer]):
+class Together(RunsTogether[OffPolicyTrainer]):
     """Runs that differ in their seed on their way to their ends.
 
     Attributes:

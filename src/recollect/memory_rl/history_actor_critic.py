@@ -20,7 +20,7 @@ from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.masked_mean import Mean, masked_mean
 from recollect.memory_rl.heads import POLICY_HEAD_RANGE, Q_HEAD_RANGE, Head
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy, policy_from
-from recollect.memory_rl.hyperparameters import OnlineHyperparameters
+from recollect.memory_rl.hyperparameters import OffPolicyHyperparameters
 from recollect.memory_rl.learner import Learner, Turn
 from recollect.memory_rl.networks import make_encoder, make_history_network
 from recollect.memory_rl.replay import Batch
@@ -33,7 +33,7 @@ CRITICS: Turn = ("critics",)
 ACTOR: Turn = ("actor",)
 
 
-class ActorCriticHyperparameters(OnlineHyperparameters):
+class ActorCriticHyperparameters(OffPolicyHyperparameters):
     shared_encoder: bool = Field(
         True, description="Actor and critics read one encoder; false: one each. Paper's figures: yes."
     )

@@ -11,7 +11,7 @@ from recollect.memory_rl.sequence import SequenceSettings
 from recollect.settings.schema import Frozen
 
 
-class OnlineHyperparameters(Frozen):
+class OffPolicyHyperparameters(Frozen):
     """Networks, schedule, optimiser and evaluation. Defaults are the paper's (Memory-RL T-Mazes, GPT)."""
 
     sequence: SequenceSettings = SequenceSettings()

@@ -18,7 +18,7 @@ from recollect.common.precision import in_bfloat16, tf32
 from recollect.common.transfer import sent
 from recollect.common.weights import load_trained, trained_arrays
 from recollect.memory_rl.history_policy import HistoryNetwork, reseed_dropout
-from recollect.memory_rl.hyperparameters import OnlineHyperparameters
+from recollect.memory_rl.hyperparameters import OffPolicyHyperparameters
 from recollect.memory_rl.replay import Batch
 from recollect.settings.seeding import seed_of
 
@@ -45,7 +45,7 @@ class Learner:
 
     def __init__(
         self,
-        hp: OnlineHyperparameters,
+        hp: OffPolicyHyperparameters,
         network: HistoryNetwork,
         online: nn.Module,
         target: nn.Module,
@@ -70,8 +70,8 @@ class Learner:
         all but products with its state, which cuDNN or `lstm_kernels` make, in whole float32. Else all are float32.
         """
         precision = self.network.encoder.precision
-        beside = precision == "tf32"
-        return tf32(beside or in_bfloat16(precision, self.device), self.device, in_cudnn=not beside)
+        recurrent = precision == "tf32"
+        return tf32(recurrent or in_bfloat16(precision, self.device), self.device, in_cudnn=not recurrent)
 
     def noise(self, windows: int, n: int, counter: int) -> tuple[Tensor, ...]:
         """What update number `counter` draws beside dropout: tensors [windows, ...] on the CPU, for windows of n transitions."""

@@ -8,12 +8,12 @@ from recollect.common.contract import Facts
 from recollect.common.feedforward import TokenEmbedder
 from recollect.memory_rl.heads import Head
 from recollect.memory_rl.history_policy import HistoryNetwork
-from recollect.memory_rl.hyperparameters import OnlineHyperparameters
+from recollect.memory_rl.hyperparameters import OffPolicyHyperparameters
 from recollect.memory_rl.sequence import HistoryEncoder, make_sequence_model
 from recollect.settings.seeding import seed_of
 
 
-def make_encoder(hp: OnlineHyperparameters, facts: Facts, *, seed: int) -> HistoryEncoder:
+def make_encoder(hp: OffPolicyHyperparameters, facts: Facts, *, seed: int) -> HistoryEncoder:
     """The history encoder that the hyperparameters describe, for an environment. Images get the paper's encoder."""
     embedder = TokenEmbedder(
         facts.actions,
@@ -34,7 +34,7 @@ def make_encoder(hp: OnlineHyperparameters, facts: Facts, *, seed: int) -> Histo
 
 
 def make_history_network(
-    hp: OnlineHyperparameters, facts: Facts, outputs: int, *, last_range: float, draws: str, seed: int
+    hp: OffPolicyHyperparameters, facts: Facts, outputs: int, *, last_range: float, draws: str, seed: int
 ) -> HistoryNetwork:
     """A history encoder and a head for an environment; `draws` names the stream of the head's first weights."""
     encoder = make_encoder(hp, facts, seed=seed)

@@ -33,7 +33,7 @@ from recollect.common.learning_curve import log_learning, make_worlds
 from recollect.common.precision import tf32
 from recollect.common.rollout import Episodes, play_episodes, score_episodes
 from recollect.memory_rl.history_policy import HistoryPolicy, reseed_dropout
-from recollect.memory_rl.hyperparameters import OnlineHyperparameters
+from recollect.memory_rl.hyperparameters import OffPolicyHyperparameters
 from recollect.memory_rl.learner import Learner
 from recollect.memory_rl.one_actor import OneActor, play_alone
 from recollect.memory_rl.replay import EpisodeReplay
@@ -56,11 +56,11 @@ class Counters:
     logged_updates: int = 0  # updates that the metric sums hold
 
 
-class OnlineTrainer:
+class OffPolicyTrainer:
     """A run in units of work (a round of episodes, an update, an evaluation), between any two of which it can stop."""
 
     def __init__(self, settings: Settings, learner: Learner, device: torch.device | str) -> None:
-        hp: OnlineHyperparameters = settings.method.hyperparameters
+        hp: OffPolicyHyperparameters = settings.method.hyperparameters
         self.hp = hp
         self.learner = learner
         self.seed = settings.seed
@@ -189,7 +189,9 @@ class OnlineTrainer:
         at, learner = self.at, self.learner
         draws = generator("behaviour", self.seed, at.rounds)
         actor.begin(seed_of("dropout while acting", self.seed, at.rounds) if self.hp.dropout_while_acting else None)
-        episodes = play_alone(self.world, actor, lambda q_A, t: learner.explore_one(q_A, at.explored + t, draws))
+        episodes = play_alone(
+            self.world, actor, lambda outputs_A, t: learner.explore_one(outputs_A, at.explored + t, draws)
+        )
         at.explored += int(episodes.length_B[0])
         return episodes
 
@@ -274,10 +276,10 @@ class OnlineTrainer:
 
 def trainer_of(
     learner: Callable[..., Learner], settings: Settings, device: torch.device | str = "cpu"
-) -> OnlineTrainer:
-    hp: OnlineHyperparameters = settings.method.hyperparameters
+) -> OffPolicyTrainer:
+    hp: OffPolicyHyperparameters = settings.method.hyperparameters
     made = learner(hp, facts_of(settings.environment), seed=settings.seed, device=device)
-    return OnlineTrainer(settings, made, device)
+    return OffPolicyTrainer(settings, made, device)
 
 
 def train_learner(learner: Callable[..., Learner], settings: Settings, inputs: Inputs, run: Run) -> HistoryPolicy:

@@ -15,7 +15,7 @@ from recollect.artifacts.checkpoints import joined, part
 from recollect.common.rollout import Episodes, play_episodes
 from recollect.environments.base import World
 from recollect.memory_rl.history_policy import HistoryNetwork, HistoryPolicy
-from recollect.memory_rl.off_policy import OnlineTrainer
+from recollect.memory_rl.off_policy import OffPolicyTrainer
 from recollect.memory_rl.rounds_on_device import RoundsOnDevice
 from recollect.settings.seeding import generator
 
@@ -68,15 +68,15 @@ class SideBySide:
             world.set_state(part(state, str(place)))
 
 
-def evaluated(policy: HistoryPolicy, members: Sequence[OnlineTrainer]) -> list[Episodes]:
+def evaluated(policy: HistoryPolicy, members: Sequence[OffPolicyTrainer]) -> list[Episodes]:
     """The episodes of an evaluation of each member."""
     world = SideBySide([member.evaluation_world for member in members])
     policy.start(np.zeros(world.num_envs, np.uint64))
     episodes = play_episodes(world, lambda observation, reward, done, t, live: policy.act(observation, reward, done))
-    return apart(episodes, len(members))
+    return split_by_member(episodes, len(members))
 
 
-def round_of(policy: HistoryPolicy, members: Sequence[OnlineTrainer]) -> list[Episodes]:
+def round_of(policy: HistoryPolicy, members: Sequence[OffPolicyTrainer]) -> list[Episodes]:
     """A round of episodes of each member after its warm-up, with the behaviour policy."""
     world = SideBySide([member.world for member in members])
     set_training(policy.network, members[0].hp.dropout_while_acting)
@@ -110,17 +110,18 @@ def round_of(policy: HistoryPolicy, members: Sequence[OnlineTrainer]) -> list[Ep
         return np.concatenate(actions)
 
     return [
-        part.first(count) for part, count in zip(apart(play_episodes(world, act), len(members)), counts, strict=True)
+        part.first(count)
+        for part, count in zip(split_by_member(play_episodes(world, act), len(members)), counts, strict=True)
     ]
 
 
-def evaluated_on_device(rounds: RoundsOnDevice, members: Sequence[OnlineTrainer]) -> list[Episodes]:
+def evaluated_on_device(rounds: RoundsOnDevice, members: Sequence[OffPolicyTrainer]) -> list[Episodes]:
     """`evaluated`, in worlds on the device."""
     set_training(rounds.network, False)
-    return apart(rounds.play(), len(members))
+    return split_by_member(rounds.play(), len(members))
 
 
-def round_on_device(rounds: RoundsOnDevice, members: Sequence[OnlineTrainer]) -> list[Episodes]:
+def round_on_device(rounds: RoundsOnDevice, members: Sequence[OffPolicyTrainer]) -> list[Episodes]:
     """`round_of` members with one actor each, in worlds on the device."""
     set_training(rounds.network, members[0].hp.dropout_while_acting)
     columns = []
@@ -130,7 +131,7 @@ def round_on_device(rounds: RoundsOnDevice, members: Sequence[OnlineTrainer]) ->
         assert column_T is not None
         columns.append(column_T)
         member.at.explored += member.horizon
-    return apart(rounds.play(np.stack(columns, 1)), len(members))
+    return split_by_member(rounds.play(np.stack(columns, 1)), len(members))
 
 
 def set_training(network: HistoryNetwork, training: bool) -> None:
@@ -138,7 +139,7 @@ def set_training(network: HistoryNetwork, training: bool) -> None:
         network.train(training)
 
 
-def apart(episodes: Episodes, members: int) -> list[Episodes]:
+def split_by_member(episodes: Episodes, members: int) -> list[Episodes]:
     """The episodes of each member."""
     columns = [np.split(getattr(episodes, name), members) for name in episodes.__dataclass_fields__]
     return [Episodes(*own) for own in zip(*columns, strict=True)]

@@ -107,8 +107,8 @@ def losses_of(
         least_BTA = least_BTA.detach()
     pi_BTA = pi_BTA[:, :n]
     log_pi_BTA = log_pi_BTA[:, :n]
-    regret_BTA = of_rows(alpha, pi_BTA) * log_pi_BTA - least_BTA
-    actor_loss = mean((pi_BTA * regret_BTA).sum(-1), mask_BT)
+    actor_cost_BTA = of_rows(alpha, pi_BTA) * log_pi_BTA - least_BTA
+    actor_loss = mean((pi_BTA * actor_cost_BTA).sum(-1), mask_BT)
     entropy = -mean((pi_BTA * log_pi_BTA).sum(-1).detach(), mask_BT)
 
     critic_weight = 0.5 if hp.shared_encoder else 1.0

@@ -3,7 +3,7 @@
 A GPU takes as long for ten products of these sizes as for one. So k networks read one batch of k * B rows, of which the
 first B belong to the first network, and each linear layer is one `bmm`. What has no weights runs as it is.
 
-torch.compile gets another form of the same (`apart`). Of rows [k * B, T] PyTorch 2.11 does not see that they lie in memory as
+torch.compile gets another form of the same (`per_member`). Of rows [k * B, T] PyTorch 2.11 does not see that they lie in memory as
 [k, B * T] do: it copies all of them before each product, and again for its gradient. By way of [k, B, T] it sees that.
 
 Shapes: S members (k of them), R = k B rows of all, B of one, T steps, D input numbers, H hidden ones.
@@ -91,12 +91,12 @@ def spread_gradients(whole: nn.Module) -> None:
                 own.grad = share
 
 
-def apart(x: Tensor, members: int) -> Tensor:
+def per_member(x: Tensor, members: int) -> Tensor:
     """The rows of each of k members: [k * B, ...] to [k, B, ...]."""
     return x.unflatten(0, (members, -1))
 
 
-def beside(weights_SD: Tensor, x: Tensor) -> Tensor:
+def for_all_rows(weights_SD: Tensor, x: Tensor) -> Tensor:
     """One vector of each member, [k, D], for all of its rows in x, [k, ..., D]: [k, 1, ..., D]."""
     return weights_SD.view(len(x), *[1] * (x.dim() - 2), -1)
 
@@ -115,10 +115,10 @@ class StackedLinear(nn.Module):
 
     def to_compile(self, x: Tensor) -> Tensor:
         """`forward` but for rounding. What follows adds the bias as it reads; in `baddbmm` a GPU writes and reads it per row."""
-        x_split = apart(x, len(self.weight))
+        x_split = per_member(x, len(self.weight))
         product_SNE = torch.bmm(x_split.flatten(1, -2), self.weight.transpose(1, 2))
         product = product_SNE.view(*x_split.shape[:-1], -1)
-        return (product + beside(self.bias.to(product.dtype), product)).flatten(0, 1)
+        return (product + for_all_rows(self.bias.to(product.dtype), product)).flatten(0, 1)
 
 
 class StackedNorm(nn.Module):
@@ -131,8 +131,10 @@ class StackedNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         normed = functional.layer_norm(x, x.shape[-1:], eps=self.eps)
         if torch.compiler.is_compiling():
-            normed = apart(normed, len(self.weight))
-            return torch.addcmul(beside(self.bias, normed), normed, beside(self.weight, normed)).flatten(0, 1)
+            normed = per_member(normed, len(self.weight))
+            return torch.addcmul(for_all_rows(self.bias, normed), normed, for_all_rows(self.weight, normed)).flatten(
+                0, 1
+            )
         normed_SND = normed.view(len(self.weight), -1, x.shape[-1])
         return torch.addcmul(self.bias[:, None], normed_SND, self.weight[:, None]).view(x.shape)
 

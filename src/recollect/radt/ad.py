@@ -67,12 +67,12 @@ class DistillationPolicy(InContextPolicy):
 
     def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
         super().__init__(network, settings)
-        self.context: int = settings.method.hyperparameters.context
+        self.window_steps: int = settings.method.hyperparameters.context
 
     def begin(self, rows: int) -> None:
         self.cached: CachedSteps | None = None
         self.before: Experience | None = None  # each row's last complete episode, where it is encoded with every step
-        if self.network.goes_on and self.context >= self.horizon:  # else steps leave the window
+        if self.network.goes_on and self.window_steps >= self.horizon:  # else steps leave the window
             self.cached = CachedSteps(self.computing, rows, 2 * self.horizon, self.cache_dtype)
         else:
             nothing_BT = torch.full((rows, self.horizon), -1, device=self.device)
@@ -102,8 +102,8 @@ class DistillationPolicy(InContextPolicy):
         steps = self.steps_of(sent(step_BT, self.device), now_B=None)
         episode = steps.left_padded(self.horizon, self.no_action)
         rows_N = sent(rows, self.device)
-        for name in Experience.__dataclass_fields__:
-            getattr(self.before, name)[rows_N] = getattr(episode, name)[rows_N]
+        assert self.before is not None
+        self.before.put(rows_N, episode.select(rows_N))
 
     def logits(self) -> Tensor:
         if self.cached is not None:
@@ -112,7 +112,7 @@ class DistillationPolicy(InContextPolicy):
         # What is read like experience stands in the window at once: it need not be put in front at each step.
         padded = self.network.settings.padding == "attended"
         both = self.before.joined(self.window(self.horizon, padded=padded))
-        return self.act_on(both.last(2 * self.context))
+        return self.act_on(both.last(2 * self.window_steps))
 
 
 def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:

@@ -31,13 +31,13 @@ class ChunkSettings:
 
     Attributes:
         stride: distance between two cuts.
-        context: steps that a key sees, C.
+        key_context: steps that a key sees, C.
         past, future: steps of a value before the cut, and from it on.
         full_values: values at the ends of an episode are moved inwards, to be full.
     """
 
     stride: int
-    context: int
+    key_context: int
     past: int
     future: int
     full_values: bool = False
@@ -59,7 +59,7 @@ def memory_of(settings: Settings) -> MemorySettings:
 
 
 def chunk_settings(memory: MemorySettings) -> ChunkSettings:
-    return ChunkSettings(stride=memory.stride, context=memory.key_context, past=memory.past, future=memory.future)
+    return ChunkSettings(stride=memory.stride, key_context=memory.key_context, past=memory.past, future=memory.future)
 
 
 def window_rows(first: Integers, end: Integers, length: int) -> tuple[Integers, Mask]:
@@ -106,7 +106,7 @@ class Chunks:
         return replace(self, **{name: array[kept] for name, array in self.to_arrays().items()})
 
     def key_windows(self, chosen: NDArray[np.integer], length: int) -> tuple[Integers, Mask]:
-        """Rows and mask [M', length] of the chosen chunks' key windows; ``length`` is the settings' ``context``."""
+        """Rows and mask [M', length] of the chosen chunks' key windows; ``length`` is the settings' ``key_context``."""
         return window_rows(self.key_first[chosen], self.key_end[chosen], length)
 
     @property
@@ -192,7 +192,7 @@ def cut_chunks(
         cut=cut,
         last=key_end - 1,
         total_return=columns[3].astype(np.float32)[episode],
-        key_first=origin + np.maximum(key_end - settings.context, 0),
+        key_first=origin + np.maximum(key_end - settings.key_context, 0),
         key_end=origin + key_end,
         value_first=origin + value_first,
         value_end=origin + value_end,

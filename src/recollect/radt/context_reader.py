@@ -46,7 +46,7 @@ class ContextReader:
         self, settings: Settings, inputs: Inputs, store: ExperienceStore, histories: Histories, embedder: Embedder
     ) -> None:
         self.chosen: Hyperparameters = settings.method.hyperparameters
-        self.chunks_settings = chunk_settings(memory_of(settings))
+        self.chunk_settings = chunk_settings(memory_of(settings))
         self.store = store
         self.histories = histories
         self.embedder = embedder
@@ -59,8 +59,8 @@ class ContextReader:
         self.stored: dict[str, np.ndarray] | None = None  # `id` [steps, B, K] and `reads` [steps, B] of all steps
         if self.chosen.values == "full":
             steps = histories.episodes.length[self.chunks.episode]
-            self.chunks = self.chunks.with_full_values(steps, self.chunks_settings.value_length)
-        self.values = ValueWindows(self.chunks, self.chunks_settings.value_length, inputs.device)
+            self.chunks = self.chunks.with_full_values(steps, self.chunk_settings.value_length)
+        self.values = ValueWindows(self.chunks, self.chunk_settings.value_length, inputs.device)
         if self.chosen.queries == "nearest_key":
             self.open_embedded(inputs)
 
@@ -99,7 +99,7 @@ class ContextReader:
         if self.chosen.retrieval.kind != "retrieval" or generator is None:
             key_BD = keys_ND.new_zeros(len(rows), keys_ND.shape[1])  # drawn, not searched for
         elif self.chosen.queries == "computed":
-            seen = window.last(self.chunks_settings.context)
+            seen = window.last(self.chunk_settings.key_context)
             key_BD = self.embedder.keys(seen, dropout=self.chosen.query_dropout, generator=generator)
         else:
             place_B = self.nearest(rows, episode_B, rows - table.start[episode_B])

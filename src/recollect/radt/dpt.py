@@ -73,10 +73,10 @@ class QueryPolicy(InContextPolicy):
 
     def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
         super().__init__(network, settings)
-        self.context: int = settings.method.hyperparameters.context
+        self.window_steps: int = settings.method.hyperparameters.context
 
     def begin(self, rows: int) -> None:
-        self.cached = CachedSteps(self.computing, rows, min(self.context, self.horizon) + 2, self.cache_dtype)
+        self.cached = CachedSteps(self.computing, rows, min(self.window_steps, self.horizon) + 2, self.cache_dtype)
 
     def forget(self, mask_B: np.ndarray) -> None:
         self.cached.clear(mask_B)
@@ -87,7 +87,7 @@ class QueryPolicy(InContextPolicy):
     def finish(self, rows: np.ndarray, lengths: np.ndarray) -> None:
         """The episode that has just ended becomes the context: encode it and the separator once."""
         self.cached.clear(np.isin(np.arange(len(self.seeds_B)), rows))
-        step_BT = self.ended_steps(rows, lengths, self.context)
+        step_BT = self.ended_steps(rows, lengths, self.window_steps)
         step_BT = np.pad(step_BT, LAST_EMPTY, constant_values=-1)
         context = self.steps_of(sent(step_BT, self.device), now_B=None)
         merged = self.cached.per_step == 1

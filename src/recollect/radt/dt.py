@@ -259,12 +259,12 @@ class DecisionTransformerPolicy(InContextPolicy):
 
     def __init__(self, network: DecisionTransformer, settings: Settings) -> None:
         super().__init__(network, settings)
-        self.context: int = settings.method.hyperparameters.context
+        self.window_steps: int = settings.method.hyperparameters.context
 
     def begin(self, rows: int) -> None:
         self.cached: CachedSteps | None = None
         # Where the whole episode fits the window nothing ever leaves it, and cached steps are exact.
-        if self.context >= self.horizon and self.network.goes_on:
+        if self.window_steps >= self.horizon and self.network.goes_on:
             self.cached = CachedSteps(self.computing, rows, self.horizon, self.cache_dtype)
 
     def forget(self, mask_B: np.ndarray) -> None:
@@ -279,7 +279,7 @@ class DecisionTransformerPolicy(InContextPolicy):
 
     def logits(self) -> Tensor:
         if self.cached is None:
-            return self.act_on(self.window(self.context))
+            return self.act_on(self.window(self.window_steps))
         return self.cached.append_now(self.now())
 
 

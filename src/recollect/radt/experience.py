@@ -34,6 +34,11 @@ class Experience:
     def select(self, rows: Any) -> Experience:
         return self.map(lambda field: field[rows])
 
+    def put(self, rows: Tensor, windows: Experience) -> None:
+        """Write windows in the place of those of some rows."""
+        for name in self.__dataclass_fields__:
+            getattr(self, name)[rows] = getattr(windows, name)
+
     def last(self, steps: int) -> Experience:
         return self.map(lambda field: field[:, -steps:])
 

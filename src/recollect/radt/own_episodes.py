@@ -48,27 +48,27 @@ class OwnEpisodes(Acting):
         no_action: float,
         *,
         episodes: int,
-        shown: Demonstrations | None,
+        demonstrations: Demonstrations | None,
     ) -> None:
-        self.embedder, self.chunks, self.settings, self.no_action = embedder, chunks, acting, no_action
+        self.embedder, self.chunk_settings, self.settings, self.no_action = embedder, chunks, acting, no_action
         self.rows, horizon = like["observation"].shape[:2]
         self.device = like["observation"].device
-        self.demonstrations = shown
+        self.demonstrations = demonstrations
         memories, episodes_each = self.rows, episodes
         tasks_logged, episodes_logged = self.rows, episodes
         if acting.shared:
             memories, episodes_each = 1, self.rows * episodes
-        if shown is not None:
-            shared_episodes = len(shown.length_N)
+        if demonstrations is not None:
+            shared_episodes = len(demonstrations.length_N)
             episodes_each += shared_episodes if acting.shared else acting.demonstration_episodes
-            tasks_logged += len(shown.names)  # they stand behind the rows
+            tasks_logged += len(demonstrations.names)  # they stand behind the rows
             episodes_logged = max(episodes_logged, acting.demonstration_episodes)
         capacity = episodes_each * math.ceil(horizon / chunks.stride)
         self.memory = EpisodicMemory(memories, capacity, embedder.width, acting, self.device)
         fields = {name: (tuple(field.shape[2:]), field.dtype) for name, field in like.items()}
         self.log = EpisodeLog(fields, tasks_logged, episodes_logged, horizon, self.device)
-        self.shown_B = np.full(self.rows, -1)  # which of the demonstrated tasks each row plays; see `brief`
-        self.shown = None if shown is None else self._demonstrate(shown)
+        self.demonstrated_task_B = np.full(self.rows, -1)  # which of the demonstrated tasks each row plays; see `brief`
+        self.demonstrated_entries = None if demonstrations is None else self._demonstrate(demonstrations)
 
     def shelf(self, rows: Tensor) -> Tensor:
         """Which memory these rows have."""
@@ -90,16 +90,16 @@ class OwnEpisodes(Acting):
 
     def brief(self, tasks: Sequence[Task]) -> None:
         if self.demonstrations is not None:
-            self.shown_B = self.demonstrations.of(tasks)
+            self.demonstrated_task_B = self.demonstrations.of(tasks)
             self._show(np.ones(len(tasks), bool))
 
-    def _demonstrate(self, shown: Demonstrations) -> dict[str, Tensor]:
+    def _demonstrate(self, demonstrations: Demonstrations) -> dict[str, Tensor]:
         """Log all demonstrations; the entries that they make, in the order in which they were played.
 
         Raises:
             UserError: one is longer than the episodes that are played.
         """
-        horizon, longest = self.log.horizon, int(shown.length_N.max())
+        horizon, longest = self.log.horizon, int(demonstrations.length_N.max())
         if longest > horizon:
             raise UserError(
                 f"a demonstration has {longest} steps, and the episodes that are played end after {horizon}",
@@ -107,11 +107,11 @@ class OwnEpisodes(Acting):
                 do=f"demonstrate with episodes of at most {horizon} steps",
             )
         rounds = []
-        for episodes in shown.rounds():
+        for episodes in demonstrations.rounds():
             place_M = sent(episodes, self.device)
-            owner_M = sent(self.rows + shown.task_N[episodes], self.device)
-            fields = {name: getattr(shown.steps, name)[place_M, :horizon] for name in self.log.fields}
-            rounds.append(self.entries(owner_M, shown.length_N[episodes], fields))
+            owner_M = sent(self.rows + demonstrations.task_N[episodes], self.device)
+            fields = {name: getattr(demonstrations.steps, name)[place_M, :horizon] for name in self.log.fields}
+            rounds.append(self.entries(owner_M, demonstrations.length_N[episodes], fields))
         entries = {}
         for name in rounds[0]:
             entries[name] = torch.cat([columns[name] for columns in rounds])
@@ -119,15 +119,15 @@ class OwnEpisodes(Acting):
 
     def _show(self, mask_B: np.ndarray) -> None:
         """Put the demonstrations of these rows' tasks into their memory, or all into the shared one."""
-        if self.shown is None:
+        if self.demonstrated_entries is None:
             return
         if self.settings.shared:
-            self.memory.add(torch.zeros_like(self.shown["owner_M"]), **self.shown)
+            self.memory.add(torch.zeros_like(self.demonstrated_entries["owner_M"]), **self.demonstrated_entries)
             return
-        for row in np.flatnonzero(mask_B & (self.shown_B >= 0)):
-            owner = len(mask_B) + int(self.shown_B[row])
-            own_M = self.shown["owner_M"] == owner
-            entries = {name: column[own_M] for name, column in self.shown.items()}
+        for row in np.flatnonzero(mask_B & (self.demonstrated_task_B >= 0)):
+            owner = len(mask_B) + int(self.demonstrated_task_B[row])
+            own_M = self.demonstrated_entries["owner_M"] == owner
+            entries = {name: column[own_M] for name, column in self.demonstrated_entries.items()}
             memory_M = torch.full_like(entries["owner_M"], int(row))
             self.memory.add(memory_M, **entries)
 
@@ -135,14 +135,14 @@ class OwnEpisodes(Acting):
         """Log one whole episode for each owner; the M memory entries that they make, as `EpisodicMemory.add` takes them."""
         slot_E = self.log.write(owner_E, fields)
         total_return = fields["return_to_go"][:, 0].cpu().numpy()
-        cut = finished_chunks(lengths, total_return, self.chunks)
+        cut = finished_chunks(lengths, total_return, self.chunk_settings)
 
         def column(values: np.ndarray) -> Tensor:
             return sent(values, self.device)
 
         episode_M = column(cut.task)
         owner_M, slot_M = owner_E[episode_M], slot_E[episode_M]
-        seen = self.logged(owner_M, slot_M, column(cut.key_first), column(cut.key_end), self.chunks.context)
+        seen = self.logged(owner_M, slot_M, column(cut.key_first), column(cut.key_end), self.chunk_settings.key_context)
         return {
             # Not normalised here: the episodic memory does that, or not (`acting.similarity`).
             "key_MD": self.embedder.keys(seen, normalise=False),
@@ -170,5 +170,5 @@ class OwnEpisodes(Acting):
         """The windows that were found for each row, one behind the other [B, K T]; padding where nothing was found."""
         places = (hits.owner_BK, hits.slot_BK, hits.first_BK, hits.end_BK)
         owner_M, slot_M, first_M, end_M = (place_BK.flatten() for place_BK in places)
-        windows = self.logged(owner_M, slot_M, first_M, end_M, self.chunks.value_length)
+        windows = self.logged(owner_M, slot_M, first_M, end_M, self.chunk_settings.value_length)
         return windows.map(lambda field: field.unflatten(0, hits.found_BK.shape).flatten(1, 2))

@@ -140,7 +140,7 @@ class RetrievalPolicy(InContextPolicy):
         self.chosen: Hyperparameters = settings.method.hyperparameters
         self.embedder = embedder
         self.demonstrations = demonstrations
-        self.chunks = replace(chunk_settings(memory_of(settings)), full_values=self.chosen.values == "full")
+        self.chunk_settings = replace(chunk_settings(memory_of(settings)), full_values=self.chosen.values == "full")
         self.present_action = memory_of(settings).present_action
 
     @property
@@ -157,12 +157,12 @@ class RetrievalPolicy(InContextPolicy):
         }
         self.own = OwnEpisodes(
             self.embedder,
-            self.chunks,
+            self.chunk_settings,
             self.chosen.acting.with_returns_divided(self.reward_scale),
             like,
             self.no_action,
             episodes=self.episodes,
-            shown=self.demonstrations,
+            demonstrations=self.demonstrations,
         )
         self.queries = SteppedQueries.of(self.embedder, rows, self.horizon, self.cache_dtype)
         self.reading = CachedReading(self.computing, rows, min(self.chosen.context, self.horizon), self.cache_dtype)
@@ -223,9 +223,7 @@ class RetrievalPolicy(InContextPolicy):
     def _read(self, row_N: np.ndarray, hits: Hits) -> None:
         """The windows that these rows have found become their context."""
         rows = sent(row_N, self.device)
-        context = self.own.windows(hits)
-        for name in Experience.__dataclass_fields__:
-            getattr(self.context, name)[rows] = getattr(context, name)
+        self.context.put(rows, self.own.windows(hits))
         self.has_context_B[rows] = hits.found_BK.any(1)
         self.changed_B[row_N] = True
 
@@ -244,7 +242,7 @@ class RetrievalPolicy(InContextPolicy):
         if due_B.any() and self.own.memory.most:
             row_N = np.flatnonzero(due_B)
             if query_BD is None:
-                seen = self.window(self.chunks.context)
+                seen = self.window(self.chunk_settings.key_context)
                 if not due_B.all():
                     seen = seen.select(sent(row_N, self.device))
                 if self.present_action == "zero":
@@ -357,5 +355,5 @@ def load_policy(settings: Settings, arrays: Mapping[str, np.ndarray], inputs: In
     network = build_network(settings, facts)
     dt.load_network(network, arrays, settings)
     embedder = load_embedder(settings, inputs, facts, arrays=part(arrays, "embedder"))
-    shown = Demonstrations.load(settings, inputs, facts)
-    return RetrievalPolicy(network.to(inputs.device).eval(), embedder, settings, shown)
+    demonstrations = Demonstrations.load(settings, inputs, facts)
+    return RetrievalPolicy(network.to(inputs.device).eval(), embedder, settings, demonstrations)

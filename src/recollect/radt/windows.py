@@ -18,7 +18,7 @@ from recollect.common.histories import Histories
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
 
-NONE = -1
+NO_EPISODE = -1
 EpisodesBy = Literal["length", "uniform", "return", "return_corrected", "top", "reward_std"]
 Earlier = Literal["sequential", "task", "any"]
 
@@ -106,7 +106,7 @@ class Sampler:
         from_end_C = np.arange(-self.context, 0)
         rows_BC = first_B1 + end_B[:, None] + from_end_C
         mask_BC = rows_BC >= first_B1
-        no_earlier_B = np.full(len(end_B), NONE)
+        no_earlier_B = np.full(len(end_B), NO_EPISODE)
         return Windows(np.maximum(rows_BC, first_B1), mask_BC, episode_B, end_B, no_earlier_B)
 
 
@@ -202,17 +202,17 @@ class DistillationSampler(WindowSampler):
             earlier_B = other_than(episode_B, first_of_all_B, past_all_B, draw)
         if self.random:
             any_B = other_than(episode_B, first_of_all_B, past_all_B, draw)
-            replaced_B = (draw.random(size) < self.random) & (earlier_B != NONE)
+            replaced_B = (draw.random(size) < self.random) & (earlier_B != NO_EPISODE)
             earlier_B = np.where(replaced_B, any_B, earlier_B)
         if self.drop:
             dropped_B = draw.random(size) < self.drop
-            earlier_B = np.where(dropped_B, NONE, earlier_B)
+            earlier_B = np.where(dropped_B, NO_EPISODE, earlier_B)
         return self.windows(episode_B, end_B, earlier_B)
 
     def episodes_before(self, episode_B: np.ndarray) -> np.ndarray:
         """The episodes K places before, or the first of their task; -1 for the first itself."""
         earlier_B = np.maximum(episode_B - self.episodes_back, self.episodes.first_of_task[episode_B])
-        return np.where(earlier_B < episode_B, earlier_B, NONE)
+        return np.where(earlier_B < episode_B, earlier_B, NO_EPISODE)
 
     def windows(self, episode_B: np.ndarray, end_B: np.ndarray, earlier_B: np.ndarray | None = None) -> Windows:
         table = self.episodes
@@ -220,7 +220,7 @@ class DistillationSampler(WindowSampler):
             earlier_B = self.episodes_before(episode_B)
         # How many steps of each part are in the window.
         current_B1 = np.minimum(end_B, self.context)[:, None]
-        earlier_length_B = np.where(earlier_B != NONE, table.length[earlier_B], 0)
+        earlier_length_B = np.where(earlier_B != NO_EPISODE, table.length[earlier_B], 0)
         before_B1 = np.minimum(earlier_length_B, self.context)[:, None]
         # Both parts stand at the right: the current one last, the end of the earlier one in front of it.
         from_end_C = np.arange(-2 * self.context, 0)
@@ -240,7 +240,7 @@ def other_than(own_B: np.ndarray, first_B: np.ndarray, past_B: np.ndarray, draw:
     others_B = past_B - first_B - 1
     place_B = first_B + draw.integers(np.maximum(others_B, 1))
     place_B = place_B + (place_B >= own_B)  # one's own is stepped over
-    return np.where(others_B > 0, place_B, NONE)
+    return np.where(others_B > 0, place_B, NO_EPISODE)
 
 
 @dataclass(frozen=True)
@@ -309,5 +309,5 @@ class QuerySampler(Sampler):
             rows=windows.rows,
             mask=windows.mask & ~without_B[:, None],
             queries=table.start[episode_BQ] + step_BQ,
-            context=np.where(without_B, NONE, context_B),
+            context=np.where(without_B, NO_EPISODE, context_B),
         )

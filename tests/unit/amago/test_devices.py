@@ -25,7 +25,7 @@ from recollect.amago import processes as amago_processes
 from recollect.amago.amago import Agent
 from recollect.amago.devices import Followers
 from recollect.amago.loop import Trainer
-from recollect.amago.share import Apart
+from recollect.amago.share import DeviceGone
 from recollect.artifacts.lock import run_lock
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import verify
@@ -197,9 +197,13 @@ def test_a_device_that_cannot_begin_is_said(tmp_path: Path, monkeypatch: pytest.
     ("error", "codes", "raised"),
     [
         (torch.OutOfMemoryError("20 GiB"), (devices.APART, devices.APART), "20 GiB"),
-        (Apart("another device does not answer"), (devices.APART, 7), "device 2 of this run ended with exit code 7"),
+        (
+            DeviceGone("another device does not answer"),
+            (devices.APART, 7),
+            "device 2 of this run ended with exit code 7",
+        ),
         (RuntimeError("broken"), (7, devices.APART), "device 1 of this run ended with exit code 7"),
-        (Apart("another device does not answer"), (devices.APART, devices.APART), "device 1 of this run ended"),
+        (DeviceGone("another device does not answer"), (devices.APART, devices.APART), "device 1 of this run ended"),
     ],
 )
 def test_an_error_of_the_first_process_is_raised_and_not_said_to_be_the_others(

@@ -185,7 +185,7 @@ def test_returns_are_of_one_rollout_each() -> None:
 
 def test_further_metrics_of_a_rollout_are_those_of_the_actor_whose_rollout_ended() -> None:
     collector, _ = collector_of(settings_of(("gymnasium", {"id": "CartPole-v1", "horizon": 30})))
-    collector.further, step, paid_B = ("paid",), collector.world.step, np.zeros(4)
+    collector.world_metrics, step, paid_B = ("paid",), collector.world.step, np.zeros(4)
 
     def stepping(action_B: np.ndarray) -> Any:
         found = step(action_B)

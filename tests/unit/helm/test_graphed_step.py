@@ -42,7 +42,7 @@ class Given:
 
 def graphed(counter: Counter, monkeypatch: pytest.MonkeyPatch, capture: Callable[[Given], Any]) -> Any:
     step: Any = GraphedStep(counter.step, counter.peek)
-    monkeypatch.setattr(graphed_step, "beside", lambda function: function())
+    monkeypatch.setattr(graphed_step, "on_side_stream", lambda function: function())
     monkeypatch.setattr(step, "_capture", capture)
     return step
 

@@ -83,7 +83,7 @@ def test_helm_mixes_words_by_the_formula_of_the_specification(similarity: str, i
         torch.testing.assert_close(mixed.double(), (10 * alike).softmax(0) @ E, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(reader(images)[3, 0], E.mean(0).float(), atol=1e-5, rtol=1e-4)  # a black image
     found = reader.traced(np.array([3, 1]))
-    weights = reader.hopfield.weights(reader.grey(images[[1]]))[0]
+    weights = reader.hopfield.weights(reader.first_axis_means(images[[1]]))[0]
     assert found["tokens"][1, 0] == int(weights.argmax())
     assert found["token_scores"][1, 0] == pytest.approx(float(weights.max()))
     assert found["token_entropy"][0] == pytest.approx(np.log(len(E)), rel=1e-4)
@@ -100,7 +100,7 @@ def test_a_seed_has_a_random_matrix_of_its_own(inputs: Inputs) -> None:
 def test_images_with_channels_last_are_averaged_over_their_first_axis_as_released() -> None:
     reader = helm.HopfieldReader(torch.eye(4), (6, 5, 3), beta=1.0, similarity="cosine", seed=0, frames=9)
     images = np.random.default_rng(0).integers(0, 256, (2, 6, 5, 3), dtype=np.uint8)
-    np.testing.assert_allclose(reader.grey(images), images.mean(1).reshape(2, 15) / 255, rtol=1e-5)
+    np.testing.assert_allclose(reader.first_axis_means(images), images.mean(1).reshape(2, 15) / 255, rtol=1e-5)
 
 
 def test_helmv2_gives_features_the_mean_and_spread_of_the_embeddings(inputs: Inputs) -> None:
@@ -139,13 +139,13 @@ def test_a_helmv2_policy_plays_alone_with_the_statistics_of_its_training(inputs:
         trainer = helmv2.make_trainer(settings, inputs)
         seen: list[np.ndarray] = []
         reader = trainer.agent.history.reader
-        before = reader.all.count
+        before = reader.training_statistics.count
         features = reader.cache.function
         reader.cache.function = lambda images, features=features, seen=seen: (seen.append(images), features(images))[1]
         arrays = trainer.train(run_in(tmp_path / statistics))
         policy = helmv2.load_policy(settings, arrays, inputs)
         own = policy.agent.history.reader.rescaling  # type: ignore[union-attr]
-        assert own.statistics == "frozen" and own.count == reader.all.count
+        assert own.statistics == "frozen" and own.count == reader.training_statistics.count
         assert own.count == (12 if statistics == "frozen" else before + 64)  # 4 games: three steps, or the whole run
         policy.start(np.zeros(1, np.uint64), 3, 1)
         policy.act(images_of(count=1), np.zeros(1, np.float32), np.zeros(1, bool))

@@ -384,7 +384,7 @@ def test_minibatches_that_are_filled_up_are_those_without_filling(actors: int) -
     shapes = set()
     with torch.no_grad():
         expected = list(agent.epoch(images, moments, done_TE, 1, np.random.default_rng(0)))
-        filled = list(agent.order(done_TE, 1, np.random.default_rng(0)))
+        filled = list(agent.minibatches(done_TE, 1, np.random.default_rng(0)))
         for minibatch, (rows, *said) in zip(filled, expected, strict=True):
             there = minibatch.there.flatten()
             assert minibatch.moment.flatten()[there].tolist() == rows.tolist()

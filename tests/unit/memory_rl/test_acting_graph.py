@@ -23,7 +23,7 @@ from recollect.memory_rl import sacd  # noqa: E402
 from recollect.memory_rl.acting_graph import ActingGraph, StepGraphs, slots_read  # noqa: E402
 from recollect.memory_rl.ensemble import Ensemble  # noqa: E402
 from recollect.memory_rl.history_policy import HistoryPolicy  # noqa: E402
-from recollect.memory_rl.off_policy import OnlineTrainer  # noqa: E402
+from recollect.memory_rl.off_policy import OffPolicyTrainer  # noqa: E402
 
 KINDS: list[tuple[str, dict[str, Any]]] = [
     ("gpt", {"sequence": {"dropout": 0.0, "layers": 2, "heads": 2}}),
@@ -35,7 +35,7 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
 
 
 def played(
-    trainer: OnlineTrainer, steps: int, device: str = "cpu", *, graphed: bool, rows: int = 4
+    trainer: OffPolicyTrainer, steps: int, device: str = "cpu", *, graphed: bool, rows: int = 4
 ) -> list[np.ndarray]:
     """Outputs of some steps, in which rows end their episodes at different times."""
     policy, space = (

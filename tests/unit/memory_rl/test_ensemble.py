@@ -20,8 +20,8 @@ from recollect.common.rollout import Episodes, play_episodes
 from recollect.common.sequence_models import RecurrentSequence
 from recollect.memory_rl import dqn, lstm_over_time, playing_together, sacd, stacked, td3
 from recollect.memory_rl.ensemble import Ensemble, stacked_learner
-from recollect.memory_rl.off_policy import OnlineTrainer
-from recollect.memory_rl.playing_together import SideBySide, apart
+from recollect.memory_rl.off_policy import OffPolicyTrainer
+from recollect.memory_rl.playing_together import SideBySide, split_by_member
 from recollect.memory_rl.stacked import StackedLSTM
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import resolve, scale_settings
@@ -59,7 +59,7 @@ def settings_of(seed: int, kind: str, algorithm: Any = dqn, world: dict[str, Any
     return Settings(scale="smoke", seed=seed, environment=environment, method=method)
 
 
-def begun(kind: str, algorithm: Any = dqn, device: str = "cpu", **changes: Any) -> list[OnlineTrainer]:
+def begun(kind: str, algorithm: Any = dqn, device: str = "cpu", **changes: Any) -> list[OffPolicyTrainer]:
     """Runs that have collected their first episodes."""
     trainers = [algorithm.make_trainer(settings_of(seed, kind, algorithm, **changes), device) for seed in SEEDS]
     for trainer in trainers:
@@ -68,7 +68,7 @@ def begun(kind: str, algorithm: Any = dqn, device: str = "cpu", **changes: Any) 
     return trainers
 
 
-def difference(one: OnlineTrainer, other: OnlineTrainer, floor: float = 1e-3) -> float:
+def difference(one: OffPolicyTrainer, other: OffPolicyTrainer, floor: float = 1e-3) -> float:
     """The largest difference of two runs' networks, optimisers and sums, relative to each tensor's largest number or the floor.
 
     But for the biases of a GPT's keys: softmax knows nothing of them, so their gradients are nothing but rounding.
@@ -166,7 +166,7 @@ def test_episodes_played_together_are_those_of_each_run_alone(kind: str, changes
                 assert all(np.array_equal(states[0][name], states[1][name]) for name in states[1])
 
 
-def own_episodes(trainer: OnlineTrainer) -> Episodes:
+def own_episodes(trainer: OffPolicyTrainer) -> Episodes:
     """What a run plays by itself: its next evaluation or round."""
     if not trainer.at.evaluation_due:
         return trainer.play_round(*trainer.next_round())
@@ -219,7 +219,7 @@ def test_worlds_side_by_side_are_stepped_and_reset_as_each_alone() -> None:
 
     for seed in range(20):
         alone, worlds = [Uneven(seed), Uneven(seed + 100)], [Uneven(seed), Uneven(seed + 100)]
-        together = apart(play_episodes(SideBySide(worlds), act), 2)
+        together = split_by_member(play_episodes(SideBySide(worlds), act), 2)
         for world, other, episodes in zip(worlds, alone, together, strict=True):
             wanted = play_episodes(other, act)
             T = wanted.action_BT.shape[1]
@@ -248,7 +248,7 @@ def test_the_update_asks_for_no_value(kind: str, monkeypatch: pytest.MonkeyPatch
 def test_a_gpus_one_stream_of_dropout_begins_elsewhere_at_each_update_and_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def seeds(members: list[OnlineTrainer]) -> list[int]:
+    def seeds(members: list[OffPolicyTrainer]) -> list[int]:
         begun_with: list[int] = []
         monkeypatch.setattr(torch.cuda, "manual_seed", begun_with.append)
         ensemble = Ensemble(members)
@@ -503,14 +503,14 @@ def test_a_resumed_ensemble_plays_together_what_a_whole_one_plays_together(
 ) -> None:
     """On a GPU they draw other numbers together than alone."""
     calls: list[tuple[int, int]] = []
-    advance = OnlineTrainer.advance
+    advance = OffPolicyTrainer.advance
 
-    def advanced(trainer: OnlineTrainer, run: Run) -> None:
+    def advanced(trainer: OffPolicyTrainer, run: Run) -> None:
         if not trainer.next_round()[0]:
             calls.append((trainer.seed, trainer.at.rounds))
         advance(trainer, run)
 
-    monkeypatch.setattr(OnlineTrainer, "advance", advanced)
+    monkeypatch.setattr(OffPolicyTrainer, "advance", advanced)
     stopped = Together(tmp_path)
     with monkeypatch.context() as patch:
         saved, update = Run.due, Ensemble.update

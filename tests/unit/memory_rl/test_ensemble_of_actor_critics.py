@@ -22,7 +22,7 @@ from recollect.common.contract import Inputs  # noqa: E402
 from recollect.common.rollout import Episodes  # noqa: E402
 from recollect.memory_rl import sac, sacd, td3  # noqa: E402
 from recollect.memory_rl.ensemble import Ensemble  # noqa: E402
-from recollect.memory_rl.off_policy import OnlineTrainer  # noqa: E402
+from recollect.memory_rl.off_policy import OffPolicyTrainer  # noqa: E402
 
 AIM, STUMBLE = ({"world": name, "options": {}} for name in ("aim", "stumble"))
 SEPARATE = {"shared_encoder": False, "critics_first": True}
@@ -52,7 +52,7 @@ def _worlds(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_worlds.install(monkeypatch)
 
 
-def members_of(kind: str, algorithm: Any, device: str = "cpu", **changes: Any) -> list[OnlineTrainer]:
+def members_of(kind: str, algorithm: Any, device: str = "cpu", **changes: Any) -> list[OffPolicyTrainer]:
     world = {} if algorithm is sacd else {"world": AIM}
     return begun(kind, algorithm, device, **{**world, **changes})
 

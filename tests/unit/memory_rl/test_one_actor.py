@@ -12,7 +12,7 @@ from gymnasium.spaces import Box
 
 from recollect.common.rollout import Episodes, play_episodes
 from recollect.memory_rl import dqn, sacd
-from recollect.memory_rl.off_policy import OnlineTrainer
+from recollect.memory_rl.off_policy import OffPolicyTrainer
 from recollect.memory_rl.one_actor import OneActor, play_alone
 from recollect.settings.schema import EnvironmentSettings, MethodSettings, Settings
 
@@ -23,7 +23,9 @@ LEARNED = {"kind": "gpt", "width": 16, "dropout": 0.0, "positions": "learned"}
 LSTM = {"kind": "lstm", "width": 12, "layers": 2}
 
 
-def trainer(algorithm: Any, world: tuple[str, dict[str, Any]], sequence: dict[str, Any], **more: Any) -> OnlineTrainer:
+def trainer(
+    algorithm: Any, world: tuple[str, dict[str, Any]], sequence: dict[str, Any], **more: Any
+) -> OffPolicyTrainer:
     embeddings = {"observation_embedding": 8, "action_embedding": 8} if algorithm is dqn else {}
     if algorithm is dqn and sequence["kind"] == "lstm":
         embeddings["reward_embedding"] = 4
@@ -37,13 +39,13 @@ def trainer(algorithm: Any, world: tuple[str, dict[str, Any]], sequence: dict[st
         hyperparameters=algorithm.Hyperparameters.model_validate(hp),
     )
     environment = EnvironmentSettings(name="world", world=world[0], options=world[1])
-    made: OnlineTrainer = algorithm.make_trainer(
+    made: OffPolicyTrainer = algorithm.make_trainer(
         Settings(scale="smoke", seed=3, environment=environment, method=method)
     )
     return made
 
 
-def lively(made: OnlineTrainer, seed: int) -> None:
+def lively(made: OffPolicyTrainer, seed: int) -> None:
     """Weights, written in place, with which outputs differ enough."""
     draws = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -51,7 +53,7 @@ def lively(made: OnlineTrainer, seed: int) -> None:
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=draws))
 
 
-def rounds(made: OnlineTrainer) -> list[Episodes]:
+def rounds(made: OffPolicyTrainer) -> list[Episodes]:
     """Three episodes, with other weights for the last two: they are what an optimiser leaves behind."""
     found = []
     for number, seed in enumerate((0, 1, 1)):

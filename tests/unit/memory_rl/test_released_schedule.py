@@ -44,7 +44,7 @@ def counted(
             hyperparameters=method.Hyperparameters.model_validate({**TINY, **hp}),
         ),
     )
-    trainer: off_policy.OnlineTrainer = method.make_trainer(settings)
+    trainer: off_policy.OffPolicyTrainer = method.make_trainer(settings)
     size, continuous = (
         int(np.prod(trainer.world.single_observation_space.shape)),
         trainer.learner.network.encoder.embedder.action_size,

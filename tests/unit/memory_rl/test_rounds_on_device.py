@@ -21,7 +21,7 @@ from recollect.common.rollout import Episodes  # noqa: E402
 from recollect.memory_rl import sacd  # noqa: E402
 from recollect.memory_rl.acting_graph import StepGraphs  # noqa: E402
 from recollect.memory_rl.ensemble import Ensemble  # noqa: E402
-from recollect.memory_rl.off_policy import OnlineTrainer  # noqa: E402
+from recollect.memory_rl.off_policy import OffPolicyTrainer  # noqa: E402
 
 ACTIVE = {"world": "tmaze", "options": {"variant": "active", "length": 20}}
 DOOR = {"world": "key_to_door", "options": {"length": 20, "flat": True}}
@@ -60,7 +60,7 @@ def assert_same(found: list[Episodes], wanted: list[Episodes]) -> None:
             assert here.dtype == there.dtype and np.array_equal(here, there, equal_nan=here.dtype.kind == "f"), name
 
 
-def states(members: list[OnlineTrainer]) -> list[np.ndarray]:
+def states(members: list[OffPolicyTrainer]) -> list[np.ndarray]:
     worlds = (world for member in members for world in (member.world, member.evaluation_world))
     return [array for world in worlds for array in world.get_state().values()]
 

@@ -10,7 +10,7 @@ from recollect.radt.chunks import Chunks, ChunkSettings, cut_chunks, finished_ch
 from recollect.radt.value_windows import ValueWindows
 from recollect.settings.errors import UserError
 
-GRIDS = ChunkSettings(stride=25, context=50, past=25, future=25)  # as released
+GRIDS = ChunkSettings(stride=25, key_context=50, past=25, future=25)  # as released
 
 
 def loop(starts, lengths, settings, partial):
@@ -22,7 +22,7 @@ def loop(starts, lengths, settings, partial):
         for i in range(count):
             c = i * settings.stride
             e = min(max(c, 2), length)
-            key = [start + t for t in range(max(0, e - settings.context), e)]
+            key = [start + t for t in range(max(0, e - settings.key_context), e)]
             low, high = max(0, c - settings.past), min(length, c + settings.future)
             if settings.full_values:
                 low = max(0, min(c - settings.past, length - settings.value_length))
@@ -56,7 +56,7 @@ def test_windows_of_a_hundred_steps_are_those_of_the_specification():
     partial=st.booleans(),
 )
 def test_every_window_equals_the_loop(lengths, stride, context, past, future, full, partial):
-    settings = ChunkSettings(stride=stride, context=context, past=past, future=future, full_values=full)
+    settings = ChunkSettings(stride=stride, key_context=context, past=past, future=future, full_values=full)
     starts = np.cumsum([5, *lengths[:-1]])
     columns = (starts, np.array(lengths), np.arange(len(lengths)), np.zeros(len(lengths)))
     chunks = cut_chunks(*columns, settings, keep_partial=partial)
@@ -107,7 +107,7 @@ def test_bad_tables_are_refused():
 
 
 def test_both_ends_of_a_shortened_value_are_uniform_around_its_cut():
-    settings = ChunkSettings(stride=4, context=8, past=4, future=4)
+    settings = ChunkSettings(stride=4, key_context=8, past=4, future=4)
     chunks = cut_chunks(np.array([100]), np.array([8]), np.array([0]), np.array([0.0]), settings)
     values = ValueWindows(chunks, settings.value_length)
     for entry, firsts, lasts in (

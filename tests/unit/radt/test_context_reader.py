@@ -47,7 +47,7 @@ def test_full_values_have_as_many_steps_as_the_episode_allows_and_hold_what_was_
             longer += len(new) > len(old)
     assert longer > 5
     acting = tiny().policy(tiny().settings("radt", values="full"))
-    assert acting.chunks.full_values and not tiny().policy(tiny().settings("radt")).chunks.full_values
+    assert acting.chunk_settings.full_values and not tiny().policy(tiny().settings("radt")).chunk_settings.full_values
 
 
 def test_dynamic_values_begin_and_end_at_random_around_the_cut(tiny: Any, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_equals_one_loop_per_task_while_it_grows(variant):
         playing = torch.arange(tasks)[torch.rand(tasks, generator=g) < 0.7]
         length = torch.randint(5, 60, (len(playing),), generator=g).numpy()
         total = torch.randint(0, 10, (len(playing),), generator=g).float().numpy()
-        chunks = finished_chunks(length, total, ChunkSettings(stride=10, context=50, past=25, future=25))
+        chunks = finished_chunks(length, total, ChunkSettings(stride=10, key_context=50, past=25, future=25))
         keys = pool[torch.randint(0, 12, (len(chunks),), generator=g)]
         task = playing.numpy()[chunks.task]
         columns = {

@@ -14,7 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # benchmarks is no part of the package
 
 from benchmarks.gpu.pretend import PretendGpu
-from recollect.memory_rl.off_policy import OnlineTrainer
+from recollect.memory_rl.off_policy import OffPolicyTrainer
 from recollect.settings.errors import UserError
 from recollect.stages import paths, records, run, train
 from recollect.stages.stage import Job
@@ -44,10 +44,10 @@ def test_one_seed_is_trained_by_graphs_on_a_gpu_and_alone_on_a_cpu(
 
 
 def test_what_breaks_it_is_raised(as_one: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: OnlineTrainer) -> bool:
+    def broken(self: OffPolicyTrainer) -> bool:
         raise UserError("a broken world", where="here", do="mend it")
 
-    monkeypatch.setattr(OnlineTrainer, "next_round", broken)
+    monkeypatch.setattr(OffPolicyTrainer, "next_round", broken)
     with PretendGpu(), pytest.raises(UserError, match="a broken world"):
         train.train(*OF, 0, device="cuda")
 

@@ -22,7 +22,7 @@ from recollect.common.contract import Traced, facts_of
 from recollect.common.traces import Trace
 from recollect.environments import registry
 from recollect.evaluation.in_context import play_in_context
-from recollect.evaluation.tracing import EPISODES, MAPS_PER_EPISODE, Recorder, apart, chosen_tasks, trace
+from recollect.evaluation.tracing import EPISODES, MAPS_PER_EPISODE, Recorder, chosen_tasks, map_spacing, trace
 from recollect.figures.spec import RANDOM_MODEL, SMOKE_WORDS
 from recollect.radt.embedders import DomainSpecificEmbedder
 from recollect.radt.episodic_memory import EpisodicSettings
@@ -262,8 +262,8 @@ class Talker(Walker):
 def test_how_far_maps_are_apart_follows_from_the_episode_and_not_from_the_longest_one(
     length: int, between: int
 ) -> None:
-    assert apart(np.array([length])).tolist() == [between]
-    due = [step for step in range(length) if step % int(apart(np.array(step + 1))) == 0]
+    assert map_spacing(np.array([length])).tolist() == [between]
+    due = [step for step in range(length) if step % int(map_spacing(np.array(step + 1))) == 0]
     assert set(range(0, length, between)) <= set(due)  # what stays was made while nobody knew when it ends
 
 

@@ -90,7 +90,7 @@ def test_a_trusted_checkpoint_that_does_not_fit_is_said(
         raise KeyError("a part that is new")
 
     with monkeypatch.context() as patch:
-        patch.setattr("recollect.memory_rl.off_policy.OnlineTrainer.load", load)
+        patch.setattr("recollect.memory_rl.off_policy.OffPolicyTrainer.load", load)
         with pytest.raises(UserError, match="does not fit today's code"):
             train(*OF, trust_checkpoint=True)
     assert train(*OF) is False  # afresh

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from recollect.common.cuda_graphs import WARM_UP, beside, captured
+from recollect.common.cuda_graphs import WARM_UP, captured, on_side_stream
 from recollect.settings.errors import UserError
 
 NEAR = 2e-2  # how far what a graph gives may be from what the step gives, where the largest number is 1: bfloat16 rounds at 4e-3
@@ -43,7 +43,7 @@ class GraphedStep:
             return self.step(x)
         calls = self._calls[x.shape] = self._calls.get(x.shape, 0) + 1
         if calls <= WARM_UP:
-            return beside(partial(self.step, x))
+            return on_side_stream(partial(self.step, x))
         if x.shape in self._captured:
             return self._replayed(x)
         expected = self.peek(x)[0].clone()
