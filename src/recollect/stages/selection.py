@@ -71,8 +71,9 @@ class Selection(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _several(cls, values: Any) -> Any:
-        """One name alone, as `--config figures=...` gives it."""
+    def _as_typed(cls, values: Any) -> Any:
+        """One name alone, and the word null, as `--config figures=... hours=null` gives them."""
+        values = {key: None if value == "null" else value for key, value in values.items()}
         chosen = values.get("figures")
         return {**values, "figures": [chosen]} if isinstance(chosen, str) else values
 

@@ -343,8 +343,8 @@ def test_the_report_of_another_scale_is_about_the_figures_that_it_is_sized_for(t
 
 def test_all_selects_every_configured_figure(workdir: Path) -> None:
     assert selection({"scale": "paper", "figures": "all"}).figures_at() == tuple(names("figures"))
-    one = selection({"scale": "paper", "figures": "radt_dark_room_10x10"})
-    assert one.figures == ("radt_dark_room_10x10",)
+    one = selection({"scale": "paper", "figures": "radt_dark_room_10x10", "hours": "null"})  # as `--config` gives them
+    assert one.figures == ("radt_dark_room_10x10",) and one.hours is None
 
 
 def test_a_paper_selects_its_figures_and_every_figure_is_of_one(workdir: Path) -> None:
