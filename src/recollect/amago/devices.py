@@ -32,7 +32,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -51,6 +51,7 @@ from recollect.amago.trajectory_files import TrajectoryFiles
 from recollect.artifacts.lock import SharedLock
 from recollect.artifacts.threads import use_threads
 from recollect.environments.registry import make_world, tasks
+from recollect.environments.worker import stops_blocked
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Settings
 
@@ -212,12 +213,14 @@ class Followers:
 
     def _begin(self, port: int, threads: int, given: tuple[Any, ...]) -> None:
         context = multiprocessing.get_context("spawn")
+        resource_tracker.ensure_running()  # its start would unblock what stops a job
         for rank in range(1, self.count + 1):
             ours, its = context.Pipe()
             what = (self.agent, self.settings, its, rank, self.kind, port, threads)
             # Not a daemon: a world may have processes of its own.
             process = context.Process(target=follow, args=(SharedLock(self.folder), *what), name=NAME)
-            process.start()
+            with stops_blocked():
+                process.start()
             its.close()  # the follower alone holds it, so that the pipe ends with it
             self.processes.append(process)
             self.pipes.append(ours)

@@ -170,6 +170,7 @@ class Counters:
     updates: int = 0
     env_steps: int = 0
     evaluations: int = 0
+    evaluated_at: int = -1  # the epoch of the last one
     best: float | None = None  # highest mean return of an evaluation
 
 
@@ -280,6 +281,7 @@ class Trainer:
         log_learning(self.run, played, self.labels, self.logged_at, tasks_B, metrics_of(world))
         mean = float(played.return_B.mean())
         at.evaluations += 1
+        at.evaluated_at = at.epoch
         if at.best is None or mean >= at.best:
             at.best, self.best = mean, self.agent.network.policy_arrays()
         self.run.log(self.logged_at, evaluation_return=mean)

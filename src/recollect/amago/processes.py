@@ -26,7 +26,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -42,6 +42,7 @@ from recollect.amago.loop import Collector, Trainer
 from recollect.amago.network import world_shape
 from recollect.amago.policy import AmagoPolicy
 from recollect.amago.trajectory_files import UNLIMITED, Trajectory, TrajectoryFiles
+from recollect.artifacts import stopping
 from recollect.artifacts.lock import SharedLock
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, write_arrays
@@ -49,6 +50,7 @@ from recollect.artifacts.threads import use_threads
 from recollect.environments.base import World
 from recollect.environments.parallel import make_world
 from recollect.environments.registry import tasks
+from recollect.environments.worker import stops_blocked
 from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings, Settings
 from recollect.settings.seeding import seed_of
@@ -58,6 +60,7 @@ NAME = "amago collector"
 CHUNK = 20  # steps between looks at whether to stop
 PATIENCE = 60.0  # seconds that collectors get to end
 AHEAD = 1  # epochs that a collector may be ahead of the learner
+LOOK = 1.0  # seconds of waiting for steps, between looks at whether to save and end
 TURN = 1.0  # seconds of waiting for a turn to write, between looks at whether to stop
 
 
@@ -165,17 +168,17 @@ def play(
     use_threads(threads)
     hp: AmagoHyperparameters = settings.method.hyperparameters
     which = (part.number,) if part.number else ()
-    seed = seed_of("collector", settings.seed, actor_steps, *which)  # after a restart, other numbers
+    store = TrajectoryFiles(folder / "buffer", UNLIMITED)  # the learner alone removes files
+    # After a restart, other numbers: what was written since the learner's checkpoint stays.
+    seed = seed_of("collector", settings.seed, actor_steps, store.end, *which)
     world = world_of_part(settings.environment, seed, part.actors)
     player = agent(hp, world_shape(settings.environment), seed=settings.seed, device="cpu")
     collector = Collector(hp, player.policy(), world, seed=seed)
     collector.actor_steps = actor_steps
-    store = TrajectoryFiles(folder / "buffer", UNLIMITED)  # the learner alone removes files
     first = hp.start_collecting_at_epoch
     for epoch in range(first + actor_steps // hp.steps_per_epoch, hp.epochs):
         learner.wait_for(max(first, epoch - AHEAD))
-        with suppress(UserError):  # just being written: the ones before will do
-            player.network.load_policy_arrays(read_arrays(folder / WEIGHTS, kind="policy"))
+        read_weights(player, folder, learner, has_some=collector.actor_steps > actor_steps)
         finished: list[Trajectory] = []
         for done in range(0, hp.steps_per_epoch, CHUNK):
             learner.look()
@@ -184,6 +187,27 @@ def play(
         ended, collector.ended = collector.ended, []
         with suppress(OSError):  # gone: the next look says so
             learner.pipe.send((collector.actor_steps, ended))
+
+
+def read_weights(player: Agent, folder: Path, learner: LearnersEpoch, *, has_some: bool) -> None:
+    """The newest weights. While they are being written, those before will do; who has none waits for them.
+
+    Raises:
+        Stop: the learner is gone.
+        UserError: there are none to be had.
+    """
+    latest = time.monotonic() + PATIENCE
+    while True:
+        try:
+            player.network.load_policy_arrays(read_arrays(folder / WEIGHTS, kind="policy"))
+            return
+        except UserError:
+            if has_some:
+                return
+            if time.monotonic() > latest:
+                raise
+        learner.look()
+        time.sleep(0.1)
 
 
 def write(store: TrajectoryFiles, finished: list[Trajectory], learner: LearnersEpoch, turn: Any) -> None:
@@ -227,13 +251,15 @@ class TrainerWithCollectors(Trainer):
         collectors = hp.processes - 1
         threads = max(1, torch.get_num_threads() // collectors)
         steps = self.at.env_steps // hp.actors
+        resource_tracker.ensure_running()  # its start would unblock what stops a job
         for part in parts(hp.actors, collectors, context.Lock()):
             pipe, other = context.Pipe()
             what = (self.agent_class, self.settings, self.folder, other, steps, threads, part)
             arguments = (SharedLock(self.folder), *what)
             # Not a daemon: a world may have processes of its own.
             process = context.Process(target=collect_alone, args=arguments, name=NAME)
-            process.start()
+            with stops_blocked():
+                process.start()
             other.close()  # the collector alone holds it, so that the pipe ends with it
             self.helpers.append(_Helper(part, process, pipe, steps))
 
@@ -255,7 +281,7 @@ class TrainerWithCollectors(Trainer):
         for helper in self.helpers:
             with suppress(OSError):  # it is gone: known when something is wanted of it
                 helper.pipe.send(at.epoch)
-        if at.epoch % hp.evaluate_every == 0 and at.of_epoch == 0:
+        if at.epoch % hp.evaluate_every == 0 and at.of_epoch == 0 and at.evaluated_at != at.epoch:
             self.evaluate()
         self.hear(hp.steps_per_epoch * max(0, at.epoch + 1 - hp.start_collecting_at_epoch))
         self.store.refresh()
@@ -274,7 +300,10 @@ class TrainerWithCollectors(Trainer):
             # One that is ahead is looked at, too: it may have died with the turn to write, for which the others then wait.
             # The sentinel of one that died since the last look stays in the list: it ends the wait at once.
             watched = [helper.process.sentinel for helper in self.helpers if helper.process.exitcode != 0]
-            for pipe in connection.wait([*behind, *watched]):
+            heard = connection.wait([*behind, *watched], timeout=LOOK)
+            if not heard and stopping.asked() and self.run.due(self.step, 0):
+                self.save()  # what is waited for is played again
+            for pipe in heard:
                 if not isinstance(pipe, Connection):
                     continue
                 helper = behind[pipe]

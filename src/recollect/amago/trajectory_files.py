@@ -108,6 +108,11 @@ class TrajectoryFiles:
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
+    @property
+    def end(self) -> int:
+        """How many trajectories were ever added."""
+        return self._next
+
     def add(self, trajectories: Sequence[Trajectory]) -> None:
         """Write trajectories as one file, and forget the oldest ones beyond the capacity."""
         if trajectories:

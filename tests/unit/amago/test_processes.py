@@ -9,7 +9,8 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from processes import spawned_by
+from processes import spawned_by, wait_until
 from tiny_amago import GOALS, MAZE, collector_of, run_in, settings_of
 
 from recollect.amago import amago, training
@@ -30,6 +31,7 @@ from recollect.artifacts import sealed
 from recollect.artifacts.lock import run_lock
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, verify, write_arrays
+from recollect.artifacts.stopping import STATUS, saves_on_sigterm
 from recollect.common.contract import Inputs
 from recollect.settings.errors import UserError
 
@@ -125,11 +127,12 @@ def test_a_full_disk_is_one_message_of_the_collector_and_exit_status_2(
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    settings = settings_of(processes=2, epochs=1, steps_per_epoch=12)
+    published(tmp_path, settings)
     monkeypatch.setattr(sealed, "_write_pieces", full)
     monkeypatch.setattr(amago_processes, "end_with_parent", lambda: None)
     ours, its = multiprocessing.Pipe()
     ours.send(0)
-    settings = settings_of(processes=2, epochs=1, steps_per_epoch=12)
     with pytest.raises(SystemExit) as ended:
         amago_processes.collect_alone(None, Agent, settings, tmp_path, its, 0, 1)
     said = capsys.readouterr().err
@@ -197,9 +200,10 @@ def test_a_collector_plays_the_tasks_of_its_actors_with_random_streams_of_its_ow
         ours, its = multiprocessing.Pipe()
         ours.send(1)
         folder = tmp_path / f"{number} {steps}"
+        published(folder, settings)
         amago_processes.collect(Agent, settings, folder, its, steps, 1, part)
         assert ours.recv()[0] == steps + 20
-        (file,) = folder.rglob("*.safetensors")
+        (file,) = folder.glob("buffer/fifo/*.safetensors")
         arrays = read_arrays(file)
         played.add(str(arrays["observation"][arrays["time"] == 0].tolist()))
     assert len(played) == 3
@@ -382,11 +386,66 @@ def test_the_collector_of_a_killed_learner_ends_with_it_and_writes_no_more(tmp_p
                 os.kill(collector, signal.SIGKILL)
 
 
+def learn_until_sigterm(folder: Path, agent: type[Agent], steps: int) -> None:
+    os.setpgid(0, 0)
+    changes: Any = {"processes": 2, "epochs": 4, "updates_per_epoch": 2, "steps_per_epoch": steps}
+    run = run_in(folder)
+    with saves_on_sigterm(), run_lock(run.checkpoint_folder):
+        training.train(agent, settings_of(evaluate_every=1000, **changes), Inputs(), run)
+
+
+@contextmanager
+def learner(*arguments: Any) -> Iterator[Any]:
+    process = multiprocessing.get_context("fork").Process(target=learn_until_sigterm, args=arguments)
+    process.start()
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(int(process.pid or 0), signal.SIGKILL)
+        process.join()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked up in /proc")
+@pytest.mark.parametrize("waits", [0.1, 0.4, 1.0])
+def test_sigterm_to_all_processes_while_collectors_begin_is_no_error(waits: float, tmp_path: Path) -> None:
+    with learner(tmp_path, Agent, 20) as process:
+        wait_until(lambda: spawned_by(process.pid), "a collector")
+        time.sleep(waits)
+        os.killpg(process.pid, signal.SIGTERM)
+        process.join(60)
+        assert process.exitcode in (STATUS, -signal.SIGTERM)  # saved, or there was nothing to save yet
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked up in /proc")
+def test_a_learner_that_waits_for_its_collectors_saves_within_seconds_of_sigterm(tmp_path: Path) -> None:
+    """An epoch takes 25 seconds here. Nothing of it counts, and the evaluation before it is not made again."""
+    with learner(tmp_path, SlowAgent, 500) as process:
+        wait_until(lambda: list(tmp_path.glob("checkpoints/step_*.json")), "a checkpoint", 120)
+        time.sleep(1)
+        began = time.monotonic()
+        os.kill(process.pid, signal.SIGTERM)
+        process.join(60)
+        assert process.exitcode == STATUS and time.monotonic() - began < 15
+    trainer = TrainerWithCollectors(Agent, settings_of(processes=2), "cpu", run_in(tmp_path))
+    trainer.resume()
+    assert trainer.at.of_epoch == 0 and trainer.at.evaluated_at == 0 == trainer.at.evaluations - 1
+
+
 # ---- the collector, in a thread
+
+
+def published(folder: Path, settings: Any) -> None:
+    """What a learner has done before its collectors begin."""
+    arrays = collector_of(settings)[1].network.policy_arrays()
+    write_arrays(folder / amago_processes.WEIGHTS, arrays, kind="policy")
 
 
 def collecting(tmp_path: Path, agent: type[Agent] = Agent) -> tuple[Any, threading.Thread]:
     settings = settings_of(MAZE, processes=2, epochs=5, steps_per_epoch=12)
+    published(tmp_path, settings)
     ours, its = multiprocessing.Pipe()
     thread = threading.Thread(target=amago_processes.collect, args=(agent, settings, tmp_path, its, 0, 1), daemon=True)
     thread.start()
@@ -436,6 +495,31 @@ def test_a_collector_acts_with_the_newest_weights(tmp_path: Path) -> None:
     assert actions == [{1}, {2}]
 
 
+def test_a_collector_without_weights_waits_for_its_learners(tmp_path: Path) -> None:
+    settings = settings_of(MAZE, processes=2, epochs=1, steps_per_epoch=12)
+    ours, its = multiprocessing.Pipe()
+    ours.send(0)
+    thread = threading.Thread(target=amago_processes.collect, args=(Agent, settings, tmp_path, its, 0, 1), daemon=True)
+    thread.start()
+    assert not ours.poll(0.5)
+    published(tmp_path, settings)
+    assert ours.poll(30) and ours.recv()[0] == 12
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_collectors_of_a_run_that_is_stopped_again_and_again_do_not_play_the_same_again(tmp_path: Path) -> None:
+    """What they wrote since the learner's checkpoint stays, so two restarts from it must not write the same."""
+    settings = settings_of(MAZE, processes=2, epochs=2, steps_per_epoch=12)
+    published(tmp_path, settings)
+    for _restart in range(2):
+        ours, its = multiprocessing.Pipe()
+        ours.send(1)
+        amago_processes.collect(Agent, settings, tmp_path, its, 12, 1)
+    first, second = (read_arrays(path) for path in sorted(tmp_path.glob("buffer/fifo/*.safetensors")))
+    assert not np.array_equal(first["previous_action"], second["previous_action"])
+
+
 def test_collectors_that_take_turns_number_their_files_one_behind_the_other(tmp_path: Path) -> None:
     stores = [TrajectoryFiles(tmp_path, UNLIMITED) for _ in range(2)]
     finished, (its, _ours) = collector_of(settings_of(MAZE))[0].collect(6), multiprocessing.Pipe()
@@ -476,4 +560,4 @@ def test_the_collector_writes_nothing_when_its_learner_ended_within_a_chunk(tmp_
     pipe.close()
     thread.join(30)
     assert not thread.is_alive()
-    assert not list(tmp_path.rglob("*.safetensors"))
+    assert not list(tmp_path.glob("buffer/fifo/*.safetensors"))

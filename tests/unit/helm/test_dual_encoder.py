@@ -14,6 +14,7 @@ from recollect.helm.vision import sentences as sentence_vectors
 from recollect.helm.vision.captioned_tiles import AGENT, TILE, VIEW, Thing, captions, draw_scenes
 from recollect.helm.vision.dual_encoder import DualEncoder, Hyperparameters, Network, contrastive_loss, train
 from recollect.helm.vision.sentences import SentenceEncoder
+from recollect.settings.errors import UserError
 from recollect.settings.seeding import seed_of
 
 TINY = Hyperparameters(width=8, channels=8, pictures=64, steps=12, batch_size=8, negatives=4, checkpoint_every=4)
@@ -203,6 +204,12 @@ def test_frames_of_any_size_and_type_are_seen():
     torch.testing.assert_close(model.images(picture), model.images(picture.float() / 255))
     assert model.images(torch.zeros(2, 3, 60, 80)).shape == (2, TINY.width)
     assert not torch.equal(model.images(picture), model.images(torch.zeros_like(picture)))
+
+
+def test_frames_that_are_not_of_colours_are_refused():
+    model = DualEncoder(fresh(), "minilm", "cpu")
+    with pytest.raises(UserError, match=r"images have shape \[N, 3, H, W\], these \[2, 1, 56, 56\]"):
+        model.images(torch.zeros(2, 1, 56, 56))
 
 
 def test_frames_of_another_size_are_resized_smoothly():

@@ -46,6 +46,15 @@ def test_a_memory_says_what_it_is(kind):
 
 
 @every_kind
+def test_a_memory_of_one_input_goes_on(kind):
+    made = memory(kind, length=1, tokens=1)
+    made.start(2)
+    x = inputs(made, 4, 2, tokens=1)
+    steps = [made.step(x[step]) for step in range(4)]
+    assert all(bool(torch.isfinite(vector).all()) for vector in steps) and not torch.equal(steps[-1], steps[-2])
+
+
+@every_kind
 def test_rows_are_reset_one_by_one_and_do_not_see_each_other(kind):
     made, alone, rows, steps = memory(kind), memory(kind), 3, 17
     x = inputs(made, steps, rows)

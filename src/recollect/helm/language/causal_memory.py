@@ -75,6 +75,8 @@ class CausalMemory:
         full_B = self.window.make_room(tokens, self._kept)
         if bool(full_B.any()):
             self.cache.reset(full_B)
+            if not self._kept:  # half of a memory of one token
+                return
             again = self.window.tokens_BMD[:, : self._kept] + self._places_TD[: self._kept]
             self.cache.extend(again, full_B[:, None].expand(len(full_B), self._kept))
 

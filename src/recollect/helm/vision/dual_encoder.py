@@ -29,9 +29,9 @@ from recollect.artifacts.checkpoints import joined, part
 from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import read_arrays, read_metadata
 from recollect.common.optimiser import Adam
-from recollect.common.transfer import sent
 from recollect.common.weights import load_arrays
 from recollect.helm.vision import captioned_tiles
+from recollect.helm.vision.scaled_images import scaled
 from recollect.helm.vision.sentences import SentenceEncoder
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
@@ -120,8 +120,7 @@ class DualEncoder:
     @torch.inference_mode()
     def images(self, images_NCHW: Tensor) -> Tensor:
         """float32 [N, width] of colour images, uint8 or float in [0, 1]; those of another size are resized."""
-        x_NCHW = sent(images_NCHW, self.device)
-        x_NCHW = x_NCHW.float() / 255 if x_NCHW.dtype == torch.uint8 else x_NCHW.float()
+        x_NCHW = scaled(images_NCHW, self.device)
         if x_NCHW.shape[2:] != (SIDE, SIDE):
             x_NCHW = F.interpolate(x_NCHW, (SIDE, SIDE), mode="bilinear", align_corners=False, antialias=True)
         return self.network.image(x_NCHW)

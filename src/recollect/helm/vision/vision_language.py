@@ -23,7 +23,6 @@ from torch.nn import functional as F
 from recollect.artifacts.hub import check_request
 from recollect.artifacts.sealed import read_arrays, verify
 from recollect.common.language_model_files import fetch_sealed
-from recollect.common.transfer import sent
 from recollect.common.weights import load_arrays
 from recollect.helm import settings as helm_settings
 from recollect.helm.frozen_files import frozen
@@ -31,6 +30,7 @@ from recollect.helm.language.frozen_products import hold_products
 from recollect.helm.vision.clip import SHAPES, Clip
 from recollect.helm.vision.clip_vocabulary import ClipVocabulary
 from recollect.helm.vision.dual_encoder import DualEncoder
+from recollect.helm.vision.scaled_images import scaled
 from recollect.helm.vision.sentences import padded_batches
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.seeding import seed_of
@@ -157,18 +157,6 @@ class RandomModel:
     def _drawn(self, purpose: str, shape: tuple[int, ...], *keys: str) -> np.ndarray:
         draws = np.random.default_rng(seed_of("random vision-language model", self.seed, purpose, *keys))
         return draws.standard_normal(shape).astype(np.float32)
-
-
-def scaled(images_NCHW: Tensor, device: torch.device) -> Tensor:
-    """Float images in [0, 1] on a device, from those or from uint8; a UserError unless they are [N, 3, H, W]."""
-    if images_NCHW.ndim != 4 or images_NCHW.shape[1] != 3:
-        raise UserError(
-            f"images have shape [N, 3, H, W], these {list(images_NCHW.shape)}",
-            where="vision-language model",
-            do="give colour images with the channels first",
-        )
-    moved = sent(images_NCHW, device)
-    return moved.float() / 255 if moved.dtype == torch.uint8 else moved.float()
 
 
 def preprocessed(images_NCHW: Tensor, size: int, fit: Literal["crop", "squash"]) -> Tensor:
