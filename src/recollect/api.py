@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
 from typing import Any, overload
@@ -59,6 +59,9 @@ def run(
     Raises:
         UserError: a name or a setting is not known, it is no seed, or there is no such folder or no configuration.
     """
+    for what, name in (("scale", scale), ("env", env), ("method", method)):
+        if not isinstance(name, str):
+            raise UserError(f"{name!r} is no name", where=what, do="write it as text; `recollect list` has all")
     if changes is not None and not isinstance(changes, Mapping):
         do = 'write a dictionary, changes={"optimisation.learning_rate": 3e-4}'
         raise UserError(f"{changes!r} does not say which settings differ", where="changes", do=do)
@@ -159,7 +162,7 @@ class Run:
     seed: int
     folder: Path
     config: Path
-    settings: Settings
+    settings: Settings = field(hash=False)  # its names say which they are
 
     def __repr__(self) -> str:
         return f"Run({self.scale!r}, {self.env!r}, {self.method!r}, {self.seed})"

@@ -136,6 +136,7 @@ def test_a_changed_setting_is_another_run_and_a_wrong_name_is_said_at_once(workd
     assert recollect.run(*OF, changes={"discount": np.float64(0.5)}).method == changed.method
     sized = [recollect.run(*OF, changes={"head": widths}).method for widths in ([8, 8], np.array([8, 8]))]
     assert sized[0] == sized[1]
+    assert len({changed, recollect.run(*OF, changes={"discount": 0.5}), recollect.run(*OF)}) == 2
     for wrong in ({"env": "tmaze_pasive_5"}, {"changes": {"discuont": 0.5}}):
         names = dict(zip(("scale", "env", "method"), OF, strict=True))
         with pytest.raises(UserError, match=r"discount|tmaze_passive"):
@@ -180,7 +181,9 @@ def test_training_hands_on_the_device_and_whether_a_checkpoint_is_trusted(
     assert asked[-1][2] == {}  # nothing is trained by its job
 
 
-def test_a_run_has_one_seed_and_training_takes_several(workdir: Path) -> None:
+def test_a_run_has_names_and_one_seed_and_training_takes_several(workdir: Path) -> None:
+    with pytest.raises(UserError, match=r"None is no name\n.*method"):
+        recollect.run(*OF[:2], None)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"\[0, 1\] is no seed[\s\S]*`recollect.train` takes a list"):
         recollect.run(*OF, [0, 1])  # type: ignore[arg-type]
     runs = recollect.train(*OF, seed=[0, np.int64(1), 0])
