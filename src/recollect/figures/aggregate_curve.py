@@ -51,7 +51,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
         axes = canvas.subplots()
         points = options.points
         published = learning_curves.draw_curves(axes, table, figure, AGGREGATION, end, points // 8, points)
-        learning_curves.step_ticks(axes, [0, end / 2, end])
+        learning_curves.step_ticks(axes, end)
         style.from_zero(axes, table)
         axes.set_xlabel(options.x_label)
         axes.set_ylabel(options.y_label)

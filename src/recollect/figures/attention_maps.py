@@ -17,13 +17,14 @@ from pydantic import Field
 
 from recollect.common.traces import Trace
 from recollect.figures import captions, statistics, style, trace_reading
+from recollect.figures.method_styles import BLUE, DASH_DOT, ORANGE, MethodStyle
 from recollect.figures.spec import LINE, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of, with_extra_rows
 from recollect.figures.trace_reading import UNIFORM, TaskOptions, chosen_tasks, grid_of, only_method, within
 from recollect.settings.errors import UserError
 from recollect.settings.seeding import generator
 
 READS = "traces"
-EARLY, LATE = style.MethodStyle(style.ORANGE, "s", style.DASH_DOT), style.MethodStyle(style.BLUE, "o")
+EARLY, LATE = MethodStyle(ORANGE, "s", DASH_DOT), MethodStyle(BLUE, "o")
 
 
 class Options(TaskOptions):

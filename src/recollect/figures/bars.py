@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from pydantic import Field, PositiveInt
 
 from recollect.artifacts.scores import LEARNING
-from recollect.figures import captions, finishing, reading, spec, style
+from recollect.figures import captions, finishing, method_styles, reading, spec, style
 from recollect.figures.spec import PUBLISHED, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, Panel, ScoreOptions, table_row
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.schema import Names
@@ -28,7 +28,7 @@ BAR = 0.155  # inches from bar to bar
 ROOM = 1.22  # how far the axis goes beyond the longest bar, for the numbers at the edge
 ROOM_BELOW = 1.04  # the same where values are negative, so that no interval ends at the edge
 DIAMOND: dict[str, Any] = {  # a published value
-    "linestyle": "none", "marker": "D", "markersize": 3.4, "markerfacecolor": "white", "markeredgecolor": style.BLACK,
+    "linestyle": "none", "marker": "D", "markersize": 3.4, "markerfacecolor": "white", "markeredgecolor": method_styles.BLACK,
 }  # fmt: skip
 TINT = 0.55  # how far a variant's bar goes from its method's colour to white
 
@@ -78,12 +78,22 @@ def draw_bars(scores: pd.DataFrame, figure: FigureSpec, options: Options) -> Dra
         "low, high": captions.bounds_meant(options.statistic),
     }
     notes = [f"{episodes[0].upper()}{episodes[1:]} of a run."]
+    place = [figure.panel_title(panels[0].environment)] if options.panels is not None else []  # no title names it
     with style.paper_style():
         canvas, extra_rows = _plot(table, bars, titles, figure, options, meant)
-        published = Line2D([], [], color=style.BLACK, label=figure.published_label(), **DIAMOND)
+        published = Line2D([], [], color=method_styles.BLACK, label=figure.published_label(), **DIAMOND)
         handles = [published] if extra_rows else []
         return finishing.finished(
-            canvas, figure, options, table, extra_rows, meaning, handles=handles, notes=notes, words=WORDS
+            canvas,
+            figure,
+            options,
+            table,
+            extra_rows,
+            meaning,
+            handles=handles,
+            notes=notes,
+            words=WORDS,
+            more_print=place,
         )
 
 
@@ -168,7 +178,7 @@ def _set_x_axes(panels: list[Axes], *, same: bool) -> None:
             axes.set_xlim(min(lefts), max(rights))
         low, high = axes.get_xlim()
         if low < 0:
-            axes.axvline(0, color=style.BLACK, linewidth=0.6, zorder=3)
+            axes.axvline(0, color=method_styles.BLACK, linewidth=0.6, zorder=3)
         places = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
         ticks = [tick for tick in places if low <= tick <= high]
         axes.set_xticks(ticks, [style.short_steps(tick) if high >= 1000 else f"{tick:g}" for tick in ticks])
@@ -179,14 +189,14 @@ def _draw_panel(
 ) -> list[ExtraRow]:
     """Draw the bars of one panel; gives the rows of what was not measured."""
     base_of = {method: method.partition(".")[0] for method in figure.methods}
-    looks = style.styles_of(list(dict.fromkeys(base_of.values())))
+    looks = method_styles.styles_of(list(dict.fromkeys(base_of.values())))
     at_edge = axes.get_yaxis_transform()
     for method, place, y in zip(rows["method"], rows["x"], rows["y"], strict=True):
         color: Any = looks[base_of[method]].color
         if method != base_of[method]:
-            color = style.tinted(color, TINT)
+            color = method_styles.tinted(color, TINT)
         axes.barh(place, y, height=0.68, color=color, zorder=2)
-        number = f"{y:,.{options.decimals}f}"
+        number = f"{round(y, options.decimals) + 0.0:,.{options.decimals}f}".replace("-", "\N{MINUS SIGN}")
         axes.text(1.0, place, number, transform=at_edge, ha="right", va="center", fontsize=6, color="#404040")
 
     place_of = dict(zip(rows["method"], rows["x"], strict=True))
@@ -199,7 +209,7 @@ def _draw_panel(
         axes.plot(value, place, zorder=4, clip_on=False, **DIAMOND)
         extra_rows.append((name, PUBLISHED + item.method, place, value))
 
-    axes.hlines(rows["x"], rows["low"], rows["high"], color=style.BLACK, linewidth=0.8, zorder=3)
+    axes.hlines(rows["x"], rows["low"], rows["high"], color=method_styles.BLACK, linewidth=0.8, zorder=3)
     style.name_rows(axes, rows["x"], labels.values())
     drawn = [*rows["y"], *rows["low"].dropna(), *rows["high"].dropna(), *(value for *_, value in extra_rows)]
     left, right = ROOM_BELOW * min(*drawn, 0.0), max(*drawn, options.top or 0.0)

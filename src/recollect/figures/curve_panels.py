@@ -93,7 +93,7 @@ def _plot(
         if height is not None:
             extra_rows += style.draw_constant(axes, environment, options.line_label, height, (0.0, float(end)))
         axes.set_title(options.titles.get(environment) or figure.panel_title(environment), loc="left")
-        learning_curves.step_ticks(axes, [0, end / 2, end])
+        learning_curves.step_ticks(axes, end, 4 if columns < 3 else 2)
         style.from_zero(axes, rows, height)
         if place % columns == 0:
             axes.set_ylabel(options.y_label)

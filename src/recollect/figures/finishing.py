@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from recollect.figures import captions, spec, style
+from recollect.figures import captions, method_styles, spec, style
 from recollect.figures.spec import PUBLISHED, RANDOM_MODEL, Drawn, ExtraRow, FigureSpec, ScoreOptions
 from recollect.figures.statistics import Band
 
@@ -41,7 +41,7 @@ def finished(
     if handles is None:
         # Besides methods: `PUBLISHED` and constant lines, each once.
         names = [PUBLISHED if method.startswith(PUBLISHED) else method for _, method, _, _ in extra_rows]
-        handles = style.legend_handles(figure, style.styles_of(figure.methods), list(dict.fromkeys(names)))
+        handles = style.legend_handles(figure, method_styles.styles_of(figure.methods), list(dict.fromkeys(names)))
     small_print = captions.small_print(figure, table, options.statistic, band, over)
     style.finish(canvas, figure, handles, [*small_print, *more_print])
     whole = spec.with_extra_rows(table, extra_rows)

@@ -18,7 +18,7 @@ from matplotlib.colors import PowerNorm
 from pydantic import AfterValidator, Field, PositiveInt
 
 from recollect.common.traces import Trace
-from recollect.figures import captions, statistics, style, trace_reading
+from recollect.figures import captions, method_styles, statistics, style, trace_reading
 from recollect.figures.spec import LINE, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of, with_extra_rows
 from recollect.figures.trace_reading import UNIFORM, TaskOptions, chosen_tasks, grids_of, only_method, within
 from recollect.settings.errors import UserError
@@ -212,7 +212,7 @@ def _plot(table: pd.DataFrame, by_env: dict[str, Read], figure: FigureSpec, opti
 
     # What is resampled besides seeds are episodes, so these stand in the place of tasks.
     small_print = [line.replace("task", "episode") for line in captions.small_print(figure, table, "mean")]
-    handles = style.legend_handles(figure, style.styles_of(figure.methods), [LINE + UNIFORM])
+    handles = style.legend_handles(figure, method_styles.styles_of(figure.methods), [LINE + UNIFORM])
     style.finish(canvas, figure, handles, small_print)
     notes = captions.notes_on_method(figure, table, "mean", options.resamples, "seeds and episodes")
     notes = [note.replace("task", "episode") for note in notes]
@@ -236,7 +236,7 @@ def _plot(table: pd.DataFrame, by_env: dict[str, Read], figure: FigureSpec, opti
 def _draw_decision(axes: Axes, panel: str, table: pd.DataFrame, read: Read, figure: FigureSpec) -> list[ExtraRow]:
     """Draw what is read at the decision; gives the rows of what was not measured."""
     rows = table[table["panel"] == panel]
-    (look,) = style.styles_of(figure.methods).values()
+    (look,) = method_styles.styles_of(figure.methods).values()
     style.draw_band(axes, rows, look, markers=4 if len(rows) > 40 else None)
     height = float(rows[["y", "high"]].max().max()) * 1.25
     axes.set_xlim(0.5, read.longest + 0.5)
@@ -244,7 +244,7 @@ def _draw_decision(axes: Axes, panel: str, table: pd.DataFrame, read: Read, figu
     axes.set_yticks(within(height))
     axes.set_xlabel("reads step")
     x = np.arange(1.0, read.longest + 1)
-    axes.plot(x, read.uniform, color=style.BLACK, linestyle=style.DOTS, linewidth=0.9, zorder=1.8)
+    axes.plot(x, read.uniform, color=method_styles.BLACK, linestyle=method_styles.DOTS, linewidth=0.9, zorder=1.8)
     return [(panel, LINE + UNIFORM, step, alike) for step, alike in zip(x.tolist(), read.uniform.tolist(), strict=True)]
 
 
@@ -252,9 +252,9 @@ def _mark(axes: Axes, marks: dict[str, int], length: int) -> None:
     """Name the steps at which something happens, by a tick from above."""
     for name, given in marks.items():
         step = counted(given, length)
-        axes.axvline(step, ymin=0.86, ymax=0.9, color=style.GREY, linewidth=0.8)
+        axes.axvline(step, ymin=0.86, ymax=0.9, color=method_styles.GREY, linewidth=0.8)
         right = step > length / 2
         axes.annotate(
-            name, (step, 0.99), xycoords=axes.get_xaxis_transform(), fontsize=5.8, color=style.GREY,
+            name, (step, 0.99), xycoords=axes.get_xaxis_transform(), fontsize=5.8, color=method_styles.GREY,
             ha="right" if right else "left", va="top",
         )  # fmt: skip

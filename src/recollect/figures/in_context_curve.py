@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from recollect.figures import captions, reading, spec, style
+from recollect.figures import captions, method_styles, reading, spec, style
 from recollect.figures.finishing import finished
 from recollect.figures.spec import TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, Panel, ScoreOptions, options_of
 from recollect.figures.statistics import Band, seed_range
@@ -73,7 +73,8 @@ def _meaning(options: Options) -> dict[str, str]:
 
 
 def _x_label(options: Options) -> str:
-    return options.x_label or {"episode": "in-context episode", "step": "training step"}[options.x]
+    of = f" (means of {options.average})" if options.average > 1 else ""
+    return options.x_label or {"episode": f"in-context episode{of}", "step": "training step"}[options.x]
 
 
 def _what_is_drawn(rows: pd.DataFrame, options: Options) -> str:
@@ -155,7 +156,7 @@ def _plot(
     width = style.SINGLE_COLUMN if columns == 1 else style.DOUBLE_COLUMN
     canvas = style.blank_figure(width, depth * (options.panel_height + 0.2) + 0.15)
     grid = canvas.subplots(depth, columns, squeeze=False)
-    looks = style.styles_of(figure.methods)
+    looks = method_styles.styles_of(figure.methods)
     extra_rows: list[ExtraRow] = []
     notes: list[str] = []
     for i, panel in enumerate(panels):

@@ -201,8 +201,8 @@ function drawSteps(task, row) {
   const start = task.start[at.episode], count = length(task, at.episode), parts = [];
   const x = placeOf(count);
   if (task.read) {
-    const y = scale(1, Math.max(2, at.episode), 8, 88), near = [], size = Math.max(1.6, Math.min(3, 150 / count));
-    parts.push(side("1", 91.5), side(Math.max(2, at.episode), 11.5), atRight("episode that is read", 4));
+    const y = scale(1, Math.max(2, at.episode), 14, 88), near = [], size = Math.max(1.6, Math.min(3, 150 / count));
+    parts.push(side("1", 91.5), side(Math.max(2, at.episode), 17.5), atRight("episode that is read", 6));
     for (let s = 0; s < count; s++)
       for (let k = 0; k < task.read.count; k++) {
         const found = windowOf(task, start + s, k);
@@ -213,7 +213,8 @@ function drawSteps(task, row) {
     if (near.length) {
       const values = near.map(([, v]) => v), low = Math.min(...values), top = Math.max(...values), v = scale(low, top, 112, 150);
       parts.push(curve(near.map(([s, value]) => [x(s), v(value)]), ""), atRight("similarity", 106));
-      parts.push(side(low.toFixed(2), 153.5), side(top.toFixed(2), 115.5));
+      const two = (x) => (Math.round(100 * x) / 100 + 0).toFixed(2); // never -0.00
+      parts.push(side(two(low), 153.5), side(two(top), 115.5));
     }
   } else {
     const sums = returnsSoFar(task, at.episode), { y, numbers } = scaleOf(sums, 12, 150);

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from pydantic import Field
 
 from recollect.artifacts.scores import LEARNING
 from recollect.common.curve_end import POINTS, WINDOW, grid, mean_of_points, on_grid
-from recollect.figures import captions, style
+from recollect.figures import captions, method_styles, style
 from recollect.figures.reading import SHORTEST
 from recollect.figures.spec import ExtraRow, FigureSpec, ScoreOptions
 from recollect.figures.statistics import Floats, Interval, Statistic, stratified_bootstrap
@@ -129,20 +130,23 @@ def draw_curves(
     axes: Axes, rows: pd.DataFrame, figure: FigureSpec, environment: str, end: int, first: int, points: int = POINTS
 ) -> list[ExtraRow]:
     """Draw our curves of an environment, markers from point `first` on, and published ones; gives the latter's rows."""
-    looks = style.styles_of(figure.methods)
+    looks = method_styles.styles_of(figure.methods)
     for k, (method, look) in enumerate(looks.items()):
         stagger = k * points // (3 * len(looks))  # so that markers do not lie on each other
         style.draw_band(axes, rows[rows["method"] == method], look, markers=3, first=first + stagger)
     return style.draw_references(axes, figure, environment, until=end)
 
 
-def step_ticks(axes: Axes, ticks: list[float]) -> None:
-    """Ticks from the first to the last step, whose numbers stay inside the panel, clear of its neighbours."""
-    axes.set_xlim(0, ticks[-1])
+def step_ticks(axes: Axes, end: float, most: int = 4) -> None:
+    """Round ticks of an axis that ends at the last step; their numbers stay inside the panel, clear of its neighbours."""
+    axes.set_xlim(0, end)
+    places = MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]).tick_values(0, end)
+    ticks = [tick for tick in places if 0 <= tick <= end]
     axes.set_xticks(ticks, [style.short_steps(tick) for tick in ticks])
     labels = axes.get_xticklabels()
     labels[0].set_horizontalalignment("left")
-    labels[-1].set_horizontalalignment("right")
+    if ticks[-1] > 0.93 * end:
+        labels[-1].set_horizontalalignment("right")
 
 
 def bounds_meant(statistic: Statistic) -> str:

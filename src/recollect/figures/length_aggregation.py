@@ -20,7 +20,7 @@ from matplotlib.figure import Figure, SubFigure
 from pydantic import Field, PositiveInt
 
 from recollect.common.curve_end import POINTS, end_of
-from recollect.figures import captions, learning_curves, overlaps, reading, style
+from recollect.figures import captions, learning_curves, method_styles, overlaps, reading, style
 from recollect.figures.finishing import finished
 from recollect.figures.spec import AGGREGATION, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of, table_row
 from recollect.settings.errors import UserError
@@ -181,7 +181,9 @@ def _plot(measured: _Measured, figure: FigureSpec, options: Options) -> tuple[Fi
         environments += sorted(listed, key=lambda name: options.lengths[name])
         depth += 1 if len(listed) <= 3 else 2
     canvas = style.blank_figure(style.DOUBLE_COLUMN, 1.75 if depth == 1 else 2.3 * max(1, depth / 2))
-    left, right = canvas.subfigures(1, 2, squeeze=False, width_ratios=(0.4, 0.6), wspace=0.01)[0]
+    alone = all(len(listed) == 1 for listed in panels.values())
+    ratios = (0.27, 0.73) if alone else (0.4, 0.6)  # one length is one column of marks
+    left, right = canvas.subfigures(1, 2, squeeze=False, width_ratios=ratios, wspace=0.01)[0]
     extra_rows = _draw_finals(left, measured.table, figure, options)
     extra_rows += _draw_curves(right, depth, environments, measured, figure, options)
     if options.same_y:  # of the final values too: they are of the same quantity
@@ -208,7 +210,7 @@ def _draw_aggregation(
 ) -> list[ExtraRow]:
     """Draw final values against the length; gives the rows of what was not measured."""
     places = {length: float(i) for i, length in enumerate(lengths)}
-    looks = style.styles_of(figure.methods)
+    looks = method_styles.styles_of(figure.methods)
     rows = table[table["panel"] == panel]
     overlaps.draw_points(axes, rows.assign(x=rows["x"].map(places)), looks)
 
@@ -249,12 +251,16 @@ def _draw_curves(
             extra_rows += style.draw_constant(axes, environment, options.chance_label, options.chance, ends)
         is_beside = any(environment in listed for listed in options.beside.values())
         title = figure.panel_title(environment) if is_beside else f"length {options.lengths[environment]:g}"
-        axes.set_title(title, loc="left", fontsize=6.8)
-        learning_curves.step_ticks(axes, [0, end])
+        axes.set_title(title, loc="left", fontsize=7.5 if depth == 1 else 6.8)
+        learning_curves.step_ticks(axes, end, 5 if columns == 1 else 3)
         if not options.same_y:
             style.from_zero(axes, rows, options.chance)
     if options.same_y:
         style.from_zero(grid[0, 0], measured.table, options.chance)
-    part.supxlabel("environment steps", fontsize=7)
+    if depth == 1:  # of each panel, so that they end where that of the final values does
+        for axes in grid.ravel()[: len(environments)]:
+            axes.set_xlabel("environment steps")
+    else:
+        part.supxlabel("environment steps", fontsize=7)
     part.supylabel(options.curve_y_label, fontsize=7)
     return extra_rows

@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.transforms import ScaledTranslation
 
 if TYPE_CHECKING:
-    from recollect.figures.style import MethodStyle
+    from recollect.figures.method_styles import MethodStyle
 
 #: What an artist is (its `gid`): the line of a method, or the wider one below where others cover it.
 MEASURED, RIM = "measured", "rim"
-DODGE, DODGE_ROOM = 6.0, 120.0  # points of the page: from one method's mark to the next one's, and for all of a panel
+DODGE, DODGE_ROOM = 6.0, 60.0  # points of the page: from one method's mark to the next one's, and for all of a panel
 RIM_WIDTH = 1.5  # points of the page, on both sides together
 SHORTEST = 6.0  # points of the page: what is covered for less is a crossing
 

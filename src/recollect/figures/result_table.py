@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field, PositiveInt
 
-from recollect.figures import captions, reading, spec, statistics, style
+from recollect.figures import captions, method_styles, reading, spec, statistics, style
 from recollect.figures.captions import count, count_range, episodes_meant
 from recollect.figures.spec import (
     NORMALISED,
@@ -293,4 +293,4 @@ def _row(place: int) -> float:
 
 
 def _rule(axes: Axes, left: float, right: float, y: float, thickness: float) -> None:
-    axes.plot([left, right], [y, y], color=style.BLACK, linewidth=thickness, clip_on=False)
+    axes.plot([left, right], [y, y], color=method_styles.BLACK, linewidth=thickness, clip_on=False)

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pydantic import Field
 
-from recollect.figures import captions, finishing, reading, style
+from recollect.figures import captions, finishing, method_styles, reading, style
 from recollect.figures.spec import TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, ScoreOptions, options_of, table_row
 from recollect.settings.errors import UserError, nearest
 
@@ -50,13 +50,13 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     with style.paper_style():
         canvas, extra_rows = _plot(table, panels, figure, options)
         # Of the legend: markers without lines.
-        handles = style.legend_handles(figure, style.styles_of(figure.methods), [])
+        handles = style.legend_handles(figure, method_styles.styles_of(figure.methods), [])
         for handle in handles:
             handle.set_linestyle("none")
         if extra_rows:
             label = figure.published_label()
-            handles.append(Line2D([], [], color=style.GREY, marker="o", markersize=3.4, label=label, **OPEN))
-            handles[-1].set(linestyle="none", markeredgecolor=style.GREY)
+            handles.append(Line2D([], [], color=method_styles.GREY, marker="o", markersize=3.4, label=label, **OPEN))
+            handles[-1].set(linestyle="none", markeredgecolor=method_styles.GREY)
         return finishing.finished(
             canvas, figure, options, table, extra_rows, meaning, handles=handles, notes=notes, words=WORDS
         )
@@ -129,6 +129,7 @@ def _plot(
         axes.set_ylim(len(labels) + 0.5, 0.5)
         axes.set_title(panel, loc="left")
         axes.set_xlabel(options.x_label or options.metric.replace("_", " "))
+        axes.xaxis.set_in_layout(len(labels) == most_rows)  # what stands below a shorter panel makes no row higher
         if options.limits is not None:
             axes.set_xlim(*options.limits)
         elif table["low"].min() >= 0:
@@ -139,7 +140,7 @@ def _plot(
 
 
 def _draw_panel(axes: Axes, panel: str, table: pd.DataFrame, labels: list[str], figure: FigureSpec) -> list[ExtraRow]:
-    looks = style.styles_of(figure.methods)
+    looks = method_styles.styles_of(figure.methods)
     step = BETWEEN / (ROW + BETWEEN * (1 + len(looks)))  # between methods, of a row's height
     extra_rows: list[ExtraRow] = []
     for k, (method, look) in enumerate(looks.items()):

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 from pydantic import Field
 
-from recollect.figures import captions, reading, style
+from recollect.figures import captions, method_styles, reading, style
 from recollect.figures.finishing import finished
 from recollect.figures.length_aggregation import lengths_of
 from recollect.figures.spec import AGGREGATION, TABLE_COLUMNS, Drawn, FigureSpec, ScoreOptions, options_of, table_row
@@ -45,7 +45,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     with style.paper_style():
         canvas = style.blank_figure(style.SINGLE_COLUMN, 2.2)
         axes = canvas.subplots()
-        for method, look in style.styles_of(figure.methods).items():
+        for method, look in method_styles.styles_of(figure.methods).items():
             style.draw_band(axes, table[table["method"] == method], look)
         published = style.draw_references(axes, figure, AGGREGATION)
         _set_axes(axes, table, options)

@@ -18,13 +18,13 @@ from matplotlib.lines import Line2D
 from pydantic import Field
 
 from recollect.common.traces import Trace, without_scene
-from recollect.figures import captions, style
+from recollect.figures import captions, method_styles, style
 from recollect.figures.finishing import finished_example
 from recollect.figures.spec import TABLE_COLUMNS, Drawn, FigureSpec, options_of
 from recollect.figures.trace_reading import COLOURS, TaskOptions, chosen_tasks, colour_bar, grid_of
 
 READS = "traces"
-GOAL = style.VERMILLION
+GOAL = method_styles.VERMILLION
 BESIDE = 0.95  # inches that the colour bar and the names of the methods take
 
 

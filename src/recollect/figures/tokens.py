@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from pydantic import Field
 
 from recollect.common.traces import Trace
-from recollect.figures import style
+from recollect.figures import method_styles, style
 from recollect.figures.finishing import finished_example
 from recollect.figures.spec import TABLE_COLUMNS, Drawn, FigureSpec, options_of
 from recollect.figures.token_page import pixels_of
@@ -87,7 +87,8 @@ def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:
         "low, high": "empty: one episode",
     }
     words = f"below each image its words, best first: {' or '.join(units)}"
-    said = f"scale {figure.scale} · seed {seed} · one episode · {words}"
+    place = f"{figure.environment_label(figure.environments[0])} · " if len(figure.environments) == 1 else ""
+    said = f"{place}scale {figure.scale} · seed {seed} · one episode · {words}"
     with style.paper_style():
         return finished_example(_plot(strips, figure), figure, _table(strips), meaning, said=said, note=note)
 
@@ -138,10 +139,10 @@ def _words(axes: Axes, words: Sequence[str], scores: np.ndarray, top: float) -> 
         score = float(scores[k])
         share = max(0.0, score) / max(top, 1e-9)
         axes.barh(k, 1, height=0.86, color=TRACK, linewidth=0)
-        axes.barh(k, share, height=0.86, color=style.tinted(style.GREEN, 0.65), linewidth=0)
+        axes.barh(k, share, height=0.86, color=method_styles.tinted(method_styles.GREEN, 0.65), linewidth=0)
         shown = word if len(word) <= CUT else word[: CUT - 1] + "…"
         axes.text(0.03, k, shown, fontsize=5.4, va="center", ha="left")
-        axes.text(ROOM, k, _short(score), fontsize=4.6, va="center", ha="right", color=style.BLACK)
+        axes.text(ROOM, k, _short(score), fontsize=4.6, va="center", ha="right", color=method_styles.BLACK)
     axes.set(xlim=(0, ROOM), ylim=(len(words) - 0.5, -0.5))
     axes.set_axis_off()
 

@@ -101,7 +101,7 @@ def _plot(
         end = float(rows["x"].max())
         points = options.points
         published += learning_curves.draw_curves(axes, rows, figure, panel.name, int(end), points // 8, points)
-        learning_curves.step_ticks(axes, [0, end / 2, end])
+        learning_curves.step_ticks(axes, end, 4 if columns < 3 else 2)
         _set_y_axis(axes, rows, panel, figure, options)
         if len(figure.environments) > 1:
             axes.set_title(figure.panel_title(panel.environment), loc="left")

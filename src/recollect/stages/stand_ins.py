@@ -75,7 +75,8 @@ def stand_ins_of(scale: str, env: str, method: str) -> list[str]:
     if ours["words"] != theirs["words"]:
         found.append(f"words are the vocabulary '{ours['words']}' in place of '{theirs['words']}'")
     if ours["history scale"] != theirs["history scale"]:
-        found.append(f"history vectors are standardised, times {ours['history scale']}")
+        times = "" if ours["history scale"] == 1 else f", times {ours['history scale']:g}"
+        found.append(f"history vectors are standardised{times}")
     if ours["statistics"] != theirs["statistics"]:
         found.append(f"features have {ours['statistics']} statistics in place of {theirs['statistics']}")
     return found

@@ -13,7 +13,7 @@ from matplotlib.colors import rgb_to_hsv, to_rgb
 from recollect.artifacts.scores import concat_scores, scores_frame
 from recollect.common.histories import Histories
 from recollect.common.traces import Trace
-from recollect.figures import curve_panels, history_attention, length_aggregation, statistics, style
+from recollect.figures import curve_panels, history_attention, length_aggregation, method_styles, statistics
 from recollect.figures.spec import FigureSpec, figure_spec
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import figure_settings, names
@@ -211,7 +211,7 @@ def test_a_figure_that_is_narrowed_to_one_environment_is_drawn(name: str, place:
 def test_variants_keep_the_colour_of_their_family_and_all_look_different() -> None:
     variants = ("separate", "free_critic", "target_encoder")
     methods = [base + end for base in ("sacd_gpt", "sacd_lstm") for end in ("", *(f".{name}" for name in variants))]
-    looks = style.styles_of(methods)
+    looks = method_styles.styles_of(methods)
     for unique in (
         set(looks.values()),
         {look.marker for look in looks.values()},
@@ -221,7 +221,7 @@ def test_variants_keep_the_colour_of_their_family_and_all_look_different() -> No
     hues = {m: rgb_to_hsv(to_rgb(look.color))[0] for m, look in looks.items()}
     for method, hue in hues.items():
         assert hue == pytest.approx(hues[method.partition(".")[0]], abs=0.02)
-    assert style.styles_of(["sacd_gpt"])["sacd_gpt"] == looks["sacd_gpt"]
+    assert method_styles.styles_of(["sacd_gpt"])["sacd_gpt"] == looks["sacd_gpt"]
 
 
 # ------------------------------------------------------------------------------------------------------------ attention

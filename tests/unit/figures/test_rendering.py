@@ -17,7 +17,7 @@ from scipy.stats import trim_mean
 
 from recollect.artifacts.scores import scores_frame
 from recollect.artifacts.sealed import read_json, sha256_of, verify, write_table
-from recollect.figures import captions, in_context_curve, reading, registry, statistics, style
+from recollect.figures import captions, in_context_curve, method_styles, reading, registry, statistics, style
 from recollect.figures.overlaps import MEASURED, RIM
 from recollect.figures.spec import SMOKE_WORDS, TABLE_COLUMNS, Drawn, FigureSpec, ScoreOptions, figure_spec
 from recollect.figures.writing import manifest_of, render
@@ -177,7 +177,7 @@ def test_published_values_are_drawn_at_their_own_scale_only() -> None:
     assert published[["x", "y"]].to_numpy().tolist() == [[1, 1], [6, 50]]
     drawn = [line for line in paper.figure.axes[0].lines if np.array_equal(line.get_ydata(), [1, 50])]
     assert {line.get_color() for line in drawn if line.get_marker() == "None"} == {
-        style.styles_of(methods)["radt"].color
+        method_styles.styles_of(methods)["radt"].color
     }
     assert any("the paper" in note for note in paper.notes)
     legends = [text.get_text() for legend in paper.figure.legends for text in legend.get_texts()]
@@ -270,8 +270,10 @@ def test_lengths_stand_equally_far_apart() -> None:
     [
         (in_context_scores(), in_context_spec(scale="paper", random_models=True, claims=CLAIMS)),
         (
-            pd.concat([in_context_scores(f"room_{i}", list(style.METHOD_STYLES)[:5]) for i in range(4)]),
-            in_context_spec(environments=[f"room_{i}" for i in range(4)], methods=list(style.METHOD_STYLES)[:5]),
+            pd.concat([in_context_scores(f"room_{i}", list(method_styles.METHOD_STYLES)[:5]) for i in range(4)]),
+            in_context_spec(
+                environments=[f"room_{i}" for i in range(4)], methods=list(method_styles.METHOD_STYLES)[:5]
+            ),
         ),
         (tmaze_scores(), length_spec(claims=CLAIMS)),
     ],
@@ -438,9 +440,14 @@ def test_a_band_of_seeds_is_named_as_such_and_needs_no_warning() -> None:
 
 
 def test_a_method_looks_the_same_in_every_figure() -> None:
-    assert style.styles_of(["ad", "radt", "my_new_one"])["radt"] == style.styles_of(["dt", "radt"])["radt"]
-    assert style.styles_of(["dqn_gpt"])["dqn_gpt"] == style.styles_of(["sacd_lstm", "sacd_gpt"])["sacd_gpt"]
-    assert style.styles_of(["mine", "ad"])["mine"] == style.styles_of(["ad", "mine"])["mine"]
+    assert (
+        method_styles.styles_of(["ad", "radt", "my_new_one"])["radt"] == method_styles.styles_of(["dt", "radt"])["radt"]
+    )
+    assert (
+        method_styles.styles_of(["dqn_gpt"])["dqn_gpt"]
+        == method_styles.styles_of(["sacd_lstm", "sacd_gpt"])["sacd_gpt"]
+    )
+    assert method_styles.styles_of(["mine", "ad"])["mine"] == method_styles.styles_of(["ad", "mine"])["mine"]
 
 
 def test_the_legend_shows_each_line_under_its_own_name() -> None:
@@ -471,7 +478,7 @@ def test_methods_of_one_figure_all_look_different() -> None:
         ["helm", "helmv2", "shelm", "ppo_lstm", "ppo_cnn"],
         ["radt", "a", "b", "c", "d", "e"],
     ):
-        looks = list(style.styles_of(methods).values())
+        looks = list(method_styles.styles_of(methods).values())
         assert len(set(looks)) == len(looks)
         assert len({look.marker for look in looks}) == len(looks)
 
@@ -479,7 +486,7 @@ def test_methods_of_one_figure_all_look_different() -> None:
 def test_colours_of_a_figure_stay_apart_for_colour_blind_readers() -> None:
     deuteranopia = np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]])  # Machado 2009
     for methods in (["radt", "radt_agnostic", "ad", "dpt", "dt"], ["helm", "helmv2", "shelm", "ppo_lstm", "ppo_cnn"]):
-        codes = [look.color.lstrip("#") for look in style.styles_of(methods).values()]
+        codes = [look.color.lstrip("#") for look in method_styles.styles_of(methods).values()]
         seen = [deuteranopia @ (np.array([int(c[i : i + 2], 16) for i in (0, 2, 4)]) / 255) ** 2.2 for c in codes]
         for first, second in combinations(seen, 2):
             assert np.abs(first.clip(0) ** (1 / 2.2) - second.clip(0) ** (1 / 2.2)).max() > 0.12

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from recollect.figures import style
+from recollect.figures import method_styles, style
 from recollect.settings.resolve import figure_settings, method_mapping, titles
 from recollect.stages.figure import spec_of
 from recollect.stages.provenance import figure_text
@@ -26,7 +26,7 @@ def test_methods_that_share_a_title_have_their_names_behind_it(workdir: Path) ->
         "ad.k_50_episodes_200": "AD, k 50 (ad.k_50_episodes_200)",
     }
     spec = spec_of("demo", "own")
-    handles = style.legend_handles(spec, style.styles_of(METHODS), [])
+    handles = style.legend_handles(spec, method_styles.styles_of(METHODS), [])
     assert [handle.get_label() for handle in handles] == list(wanted.values())
     assert spec.labels == wanted  # also what the JSON beside a figure names
     assert json.loads(figure_text("demo", "own"))["titles"]["methods"] == wanted
