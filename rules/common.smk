@@ -66,6 +66,8 @@ except UserError as error:
     if not MAIN:
         raise WorkflowError(str(error))
     sys.exit(f"error: {error}")
+except KeyboardInterrupt:  # nothing has begun
+    sys.exit(130)
 
 rule_of = partial(
     StageRule,

@@ -27,6 +27,7 @@ from recollect.settings.overrides import method_with, written
 from recollect.settings.resolve import algorithm_module, environment_settings, method_path, played_method, resolve
 from recollect.settings.schema import LARGEST_SEED, EnvironmentSettings, Settings
 from recollect.stages import inputs, paths
+from recollect.stages.generate import check_histories
 from recollect.stages.making import make_job
 from recollect.stages.pairs import check_pair
 from recollect.stages.seeds import together
@@ -313,6 +314,7 @@ def histories(scale: str, env: str, *, make: bool = False, folder: str | Path | 
         if make:
             make_job(Job("generate", scale, env), "auto")
         path = paths.histories(scale, env)
+        check_histories(scale, env)
         found = columns.Histories.open(path)
         options = {**environment.options, **environment.training_options}
         environment = environment.model_copy(update={"options": options})

@@ -125,8 +125,8 @@ def watch(
 
     methods = [method_with(one) for one in method or []]
     named = {"env": env or [], "method": methods, "seed": [str(one) for one in seed or []]}
-    if scale or any(named.values()):
-        named["scale"] = [scale or default_selection().scale]
+    if scale:
+        named["scale"] = [scale]
     show(runs or [], named, metrics=metric or [], every=every, target=page, once=once)
 
 
@@ -310,8 +310,8 @@ def clean(
     if not yes and not sys.stdin.isatty():
         raise UserError("nothing was deleted: nobody can be asked here", where="recollect clean", do="add --yes")
     if yes or typer.confirm("Delete all this for ever?"):
-        for line in stage.delete(found):
-            print(line)
+        left = stage.delete(found)
+        print("\n".join([*left, "all else is deleted" if left else "deleted"]))
 
 
 @own.command()

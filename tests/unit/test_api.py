@@ -23,6 +23,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.layers import scale_settings
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings
 from recollect.stages import paths
+from recollect.stages.evaluate import evaluate
 
 OF = ("smoke", "tmaze_passive_5", "dqn_ff")
 
@@ -165,6 +166,23 @@ def test_what_cannot_be_is_refused_before_any_work_in_the_words_of_the_commands(
     with pytest.raises(UserError, match=said):
         recollect.train(*OF, **wrong)
     assert not Path("results").exists() and not Path("/nope").exists()
+
+
+def test_histories_that_are_not_made_name_the_call_that_makes_them(workdir: Path) -> None:
+    with pytest.raises(UserError, match=r"not made\n.*histories\.safetensors\n.*make=True\), or `snakemake data/"):
+        recollect.histories("smoke", "dark_room_10x10")
+    with pytest.raises(UserError, match=r"no source of histories\n.*tmaze_passive"):
+        recollect.histories("smoke", "tmaze_passive_5")
+
+
+def test_scoring_a_policy_of_other_settings_warns(workdir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    recollect.train(*OF, 0)
+    evaluate(*OF, 0)
+    assert "is not of today" not in caplog.text
+    file = Path("config/methods/dqn_ff.yaml")
+    file.write_text(file.read_text().replace("hyperparameters:", "hyperparameters:\n  discount: 0.5", 1))
+    evaluate(*OF, 0)
+    assert "the policy of 'dqn_ff' in" in caplog.text and "is not of today's settings" in caplog.text
 
 
 def test_training_hands_on_the_device_and_whether_a_checkpoint_is_trusted(

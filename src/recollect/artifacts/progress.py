@@ -80,6 +80,8 @@ class Progress:
             self._bar.stop()
         elif isinstance(error, SystemExit) and error.code == STATUS:
             self._line("ended by SIGTERM and saved at ")
+        elif kind is KeyboardInterrupt:
+            self._line("stopped by Ctrl-C, the same command goes on from what is saved; it was at ")
         elif kind is not None:
             self._line(f"stopped by {kind.__name__} at ")
         else:

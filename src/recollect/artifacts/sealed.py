@@ -381,7 +381,7 @@ def _read_manifest(target: Path, again: str) -> dict[str, Any]:
         manifest = json.loads(content)
     except FileNotFoundError as error:
         what = "the file has no manifest: its writing was interrupted, or it was not made by recollect"
-        raise UserError(what, where=path, do=f"delete it {again} (or fetch file and manifest together)") from error
+        raise UserError(what, where=target, do=f"delete it {again} (or fetch file and manifest together)") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"the manifest is not JSON ({error})", where=path, do=both) from error
     seal = manifest.pop(_SEAL, None) if isinstance(manifest, dict) else None

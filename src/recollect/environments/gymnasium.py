@@ -73,10 +73,10 @@ def registered(options: Options) -> str:
     reach_mine()
     if options.package or colon:
         package = options.package or module
-        _import(package, needed=True)
+        imported(package, "the world 'gymnasium'", where=f"options: {{package: {package}}}")
     elif namespace and name not in gymnasium.registry:
         package = namespace
-        _import(package, needed=False)
+        package = package if _imported(package) else ""
     else:
         package = ""
     # A package may register its environments without a namespace.
@@ -84,17 +84,21 @@ def registered(options: Options) -> str:
         if candidate in gymnasium.registry:
             return candidate
     after = f" after `import {package}`" if package else ""
+    if namespace and not package:
+        after = f", and there is no package '{namespace}' to import"
     raise UserError(
         f"'{name}' cannot be made: gymnasium knows no such id{after}",
         where="environment.world: gymnasium",
-        do=f"{nearest(name, gymnasium.registry)} Or name the package that registers it: `options: {{package: ...}}`",
+        do=f"{nearest(name, gymnasium.registry)}; or name the package that registers it: `options: {{package: ...}}`",
     )
 
 
-def _import(package: str, *, needed: bool) -> None:
-    if not needed and importlib.util.find_spec(package.partition(".")[0]) is None:
-        return
+def _imported(package: str) -> bool:
+    """Import a package that may be there, and say whether it is."""
+    if importlib.util.find_spec(package.partition(".")[0]) is None:
+        return False
     imported(package, "the world 'gymnasium'", where=f"options: {{package: {package}}}")
+    return True
 
 
 def steps_of(options: Options) -> int:

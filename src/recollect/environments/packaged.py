@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -140,6 +141,8 @@ class Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._flat(seen), float(reward), bool(terminated), bool(truncated), info
 
     def render(self) -> Any:
+        if not os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else pygame complains that it finds no screen
         if self.env.unwrapped.render_mode is None:
             self.env.unwrapped.render_mode = "rgb_array"  # most environments read it only when they draw
         return self.env.render()

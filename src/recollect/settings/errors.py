@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+MOST_LISTED = 30  # of known names, in a message
+
 
 class UserError(Exception):
     """Something the user can mend. The command line prints it as one message and exits with status 2.
@@ -76,11 +78,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Say which known name is nearest to an unknown one, or list what is known.
 
     Returns:
-        ``did you mean 'x'?`` or ``known: a, b, c``.
+        ``did you mean 'x'?`` or ``known: a, b, c``; of very many the first.
     """
     names = sorted(known)
     close = get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names) or 'none'}"
+    if close:
+        return f"did you mean '{close[0]}'?"
+    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    return f"known: {', '.join(names[:MOST_LISTED]) or 'none'}{more}"
 
 
 def nearest_path(typed: str, known: Iterable[str], level: Iterable[str]) -> str:

@@ -86,7 +86,8 @@ def _of_both(scale: str, env: str, this: str, that: str) -> list[int]:
     of = {method: _scored(scale, env, method) for method in (this, that)}
     both = [seed for seed in of[this] if seed in of[that]]
     if not both:
-        has = "; ".join(f"{method} has {', '.join(map(str, seeds)) or 'none'}" for method, seeds in of.items())
+        said = {method: f"seeds {', '.join(map(str, seeds))}" if seeds else "none" for method, seeds in of.items()}
+        has = "; ".join(f"{method} has {seeds}" for method, seeds in said.items())
         lacking, seed = (that, of[this][0]) if of[this] else (this, of[that][0] if of[that] else 0)
         do = f"make them, `snakemake {paths.scores(scale, env, lacking, seed)}` for one"
         raise UserError(

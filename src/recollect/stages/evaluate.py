@@ -7,6 +7,7 @@ trained plays its method's policy, and has the final evaluation only.
 from __future__ import annotations
 
 import importlib
+import logging
 import time
 from pathlib import Path
 from typing import Annotated
@@ -14,9 +15,11 @@ from typing import Annotated
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import algorithm_module, method_path, played_method, resolve
 from recollect.settings.still import held_still
-from recollect.stages import paths, provenance
+from recollect.stages import paths, provenance, train
 from recollect.stages.inputs import evaluate_inputs, is_trained, plays_on_gpu
 from recollect.stages.stage import Job, Resources, Stage
+
+log = logging.getLogger(__name__)
 
 
 def name_of(checkpoint: str | int) -> str:
@@ -40,6 +43,19 @@ def kept_policy(scale: str, env: str, method: str, seed: int, checkpoint: str | 
             do="choose one of these; AMAGO's runs keep best and latest, and more with keep_every",
         )
     return path
+
+
+def say_if_stale(scale: str, env: str, method: str, seed: int) -> None:
+    """Warn where the policy that is played was not trained with today's settings and code."""
+    from recollect.artifacts.sealed import read_manifest
+
+    trained = played_method(scale, env, method)
+    today = train.STAGE.today(Job("train", scale, env, trained, str(seed)).shape)
+    made = read_manifest(paths.policy(scale, env, trained, seed))["provenance"]
+    other = " and ".join(name for name, text in today.items() if made.get(name) != text)
+    if other:
+        what = f"the policy of '{trained}' in '{env}', seed {seed}, is not of today's {other}"
+        log.warning("warning: %s; it is played as it lies there, and `recollect run` makes it anew", what)
 
 
 @held_still()
@@ -79,6 +95,8 @@ def evaluate(
         kept_at = paths.kept_scoring(scale, env, method, seed, checkpoint)
     inputs = Inputs(device=device, **files)
     known = STAGE.provenance(Job("evaluate", scale, env, method, str(seed)), device, files)
+    if checkpoint is None:
+        say_if_stale(scale, env, method, seed)
     with run_lock(target.parent):
         train_table = read_table(inputs["train"], kind="train")
         step = final_step(train_table) if checkpoint is None else step_of(train_table, checkpoint)

@@ -31,6 +31,25 @@ def learns_on_gpu(scale: str, env: str) -> bool:
     return uses_gpu(str(source.get("algorithm", "ppo")))
 
 
+def _no_source(env: str) -> UserError:
+    do = "add a `source:` section, or use methods with `data: online`"
+    return UserError("this environment has no source of histories", where=environment_path(env), do=do)
+
+
+def check_histories(scale: str, env: str) -> None:
+    """Check that the histories of an environment are there.
+
+    Raises:
+        UserError: they are not made, or the environment has no source of any.
+    """
+    if environment_settings(scale, env).source is None:
+        raise _no_source(env)
+    path = paths.histories(scale, env)
+    if not path.is_file():
+        do = f"recollect.histories({scale!r}, {env!r}, make=True), or `snakemake {path}`"
+        raise UserError("the histories are not made", where=path, do=do)
+
+
 def generate(scale: str, env: str, *, trust_checkpoint: Trust = False, device: str = "cpu") -> bool:
     """Make the learning histories of an environment; most source agents learn on the CPU, whatever the device."""
     job = Job("generate", scale, env)
@@ -59,11 +78,7 @@ def make(stage: Stage, job: Job, target: Path, checkpoints: Path, trust: bool, d
     environment = environment_settings(scale, env)
     source, where = environment.source, environment_path(env)
     if source is None:
-        raise UserError(
-            "this environment has no source of histories",
-            where=where,
-            do="add a `source:` section, or use methods with `data: online`",
-        )
+        raise _no_source(env)
     module = algorithm_module(source.algorithm, where=f"{where}: source.algorithm", does="source")
     chosen = source_hyperparameters(scale, env, source)
     on = {"device": device} if uses_gpu(source.algorithm) else {}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import resolve
 from recollect.stages import inspect
+from recollect.stages.evaluate import say_if_stale
 from recollect.stages.stage import Job, Stage
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def play(
     of = (environment, split, task)
     drawn(filming.world_of(*of, seed=seed), 0)  # a world that cannot be drawn says so before the policy plays
 
+    say_if_stale(scale, env, method, seed)
     policy = inspect.trained_policy(settings, device)
     with Progress(episodes, f"playing {method} on {env}, seed {seed}", "episodes") as progress:
         steps = filming.play(policy, *of, episodes=episodes, seed=seed, progress=lambda done: progress.update(done))

@@ -105,9 +105,14 @@ def _there(root: Path, names: Names, *, live: bool) -> list[Names]:
         for path in sorted(root.glob(pattern.as_posix().replace("[", "[[]"))):
             folder = (path.parent if live else path).relative_to(root)
             run = paths.run_folder.match(folder) or paths.checkpoints.match(folder)
-            if run is not None and run not in runs:
+            if run is not None and run not in runs and _has_begun(path):
                 runs.append(run)
     return sorted(runs, key=lambda run: (*(run[name] for name in _NAMES[:3]), int(run["seed"])))
+
+
+def _has_begun(path: Path) -> bool:
+    """Whether a folder of a run holds more than the lock that stays of one that was deleted, or a process holds it."""
+    return not path.is_dir() or any(each.name != ".lock" for each in path.iterdir()) or bool(worker(path))
 
 
 def _check(names: Names, said: str) -> None:
@@ -159,7 +164,7 @@ def state_of(root: Path, run: Names) -> WatchedRun:
         step = f", step {max(points):,}" if points else ""
         if host:
             return WatchedRun(name, f"training on {host}{step}", points, ended=False)
-        return WatchedRun(name, f"stopped{step}; the same command goes on", points, ended=False)
+        return WatchedRun(name, f"stopped or failed{step}; the same command goes on", points, ended=False)
     if not table.exists():
         return WatchedRun(name, "starting" if host else "has not begun", {}, ended=False)
     points = points_of(read_table(table, kind="train"))

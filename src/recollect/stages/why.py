@@ -164,6 +164,8 @@ def stale(scale: str, figures: Iterable[str]) -> dict[Job, str]:
     # A profile of the user's (SNAKEMAKE_PROFILE) groups jobs and prints them otherwise; what is stale is the same.
     plain = {name: value for name, value in os.environ.items() if not name.startswith("SNAKEMAKE_")}
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=plain)
+    if own := _ERROR.search(done.stdout):
+        raise UserError(own["what"], where=own["where"], do=own["do"].strip())
     if done.returncode:
         raise UserError(
             f"Snakemake cannot plan {', '.join(map(str, jobs))}",
@@ -181,6 +183,10 @@ def stale(scale: str, figures: Iterable[str]) -> dict[Job, str]:
             if job is not None:
                 found[job] = said.get("reason", "")
     return found
+
+
+_ERROR = re.compile(r"^error: (?P<what>.+?)\n  where: (?P<where>.+?)\n  to do: (?P<do>.+)", re.MULTILINE | re.DOTALL)
+"""What our own part of the Snakefile says, behind which it ends."""
 
 
 def _last_words(said: str) -> str:

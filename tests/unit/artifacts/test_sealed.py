@@ -238,7 +238,7 @@ def test_damage_is_refused_with_what_where_and_what_to_do(tmp_path: Path) -> Non
     manifest.write_text(json.dumps({"format": 1, "kind": "histories"}))
     refused(lambda: read_arrays(path), "format 1", "manifest.json")
     manifest.unlink()
-    assert "delete it" in refused(lambda: read_arrays(path), "no manifest", "manifest.json").do
+    assert "delete it" in refused(lambda: read_arrays(path), "no manifest", path.name).do
 
 
 def test_any_single_flipped_byte_is_refused_even_right_after_a_good_read(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_few_seeds_are_said_and_one_has_no_interval(workdir: Path) -> None:
 
 def test_what_is_missing_or_unknown_is_named(workdir: Path) -> None:
     scored("ad", 5, range(2))
-    with pytest.raises(UserError, match="ad has 0, 1; dt has none") as refused:
+    with pytest.raises(UserError, match="ad has seeds 0, 1; dt has none") as refused:
         compare(SCALE, ROOM, "ad", "dt", [])
     assert f"`snakemake {paths.scores(SCALE, ROOM, 'dt', 0)}`" in refused.value.do
     scored("dt", 5, range(1))

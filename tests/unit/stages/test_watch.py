@@ -63,7 +63,7 @@ def test_a_run_is_shown_before_while_and_after_it_learns(workdir: Path) -> None:
         begun(0)
         assert re.fullmatch(r"training on .+, step 40", state(0).state)
         learning = state(0)
-    assert state(0).state == "stopped, step 40; the same command goes on"
+    assert state(0).state == "stopped or failed, step 40; the same command goes on"
     ended(0)
     assert state(0).state == "trained, not scored, step 40" and state(0).ended
     paths.scores("smoke", ENV, "dqn_ff", 0).touch()
@@ -96,6 +96,14 @@ def test_runs_are_found_by_folder_and_by_name_each_once(workdir: Path, monkeypat
     monkeypatch.chdir(workdir.parent)
     assert len(found([workdir / folder.parent], {})) == 3
     assert state_of(*found([workdir / folder], {})[0]).ended
+
+
+def test_the_lock_that_stays_of_a_deleted_run_is_no_run(workdir: Path) -> None:
+    ended(0)
+    deleted = paths.run_folder("smoke", ENV, "dqn_ff", 1)
+    deleted.mkdir(parents=True)
+    (deleted / ".lock").touch()
+    assert names_of(found([], {"env": [ENV]})) == ["dqn_ff 0"]  # of all scales
 
 
 def test_what_cannot_be_watched_is_said(workdir: Path) -> None:
@@ -236,5 +244,5 @@ def test_the_command_ends_by_itself_where_there_is_no_terminal(
     with pytest.raises(SystemExit) as end:
         cli.main()
     shown = capsys.readouterr().out
-    assert not end.value.code and "stopped, step 40" in shown and "critic_loss" in shown
+    assert not end.value.code and "stopped or failed, step 40" in shown and "critic_loss" in shown
     assert (paths.checkpoints("smoke", ENV, "dqn_ff", 0) / FILE).exists()
