@@ -53,7 +53,7 @@ def start():
             pairs.check_figure(chosen.scale, figure)
             pairs.check_splits(chosen.scale, figure)
         if left := chosen.left_out():
-            what = f"Left out, as no run is evaluated at scale {chosen.scale} on the tasks that they show"
+            what = f"Left out, as scale {chosen.scale} does not evaluate all the tasks that they show"
             print(f"{what}: {', '.join(left)}", file=sys.stderr)
     # Snakemake's own records, where `dvc pull` or `dvc checkout` brought others than those known here.
     provenance.restore()

@@ -108,7 +108,7 @@ def watch(
     runs: Annotated[
         list[Path] | None, typer.Argument(help="Folders of runs, or above them; none: what is in training.")
     ] = None,
-    scale: DefaultScale = None,
+    scale: Annotated[str | None, typer.Option(help="Of this scale; none: of all in which such runs are.")] = None,
     env: Annotated[list[str] | None, typer.Option(help="Of this environment, again for more.")] = None,
     method: Annotated[list[str] | None, typer.Option(help="Of this method, again for more.")] = None,
     seed: Annotated[list[int] | None, typer.Option(min=0, help="Of this seed, again for more.")] = None,

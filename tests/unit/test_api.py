@@ -173,6 +173,11 @@ def test_histories_that_are_not_made_name_the_call_that_makes_them(workdir: Path
         recollect.histories("smoke", "dark_room_10x10")
     with pytest.raises(UserError, match=r"no source of histories\n.*tmaze_passive"):
         recollect.histories("smoke", "tmaze_passive_5")
+    own = paths.histories("smoke", "tmaze_passive_5")  # what is there is read, whoever made it
+    own.parent.mkdir(parents=True)
+    own.write_bytes(b"nothing")
+    with pytest.raises(UserError, match="no manifest"):
+        recollect.histories("smoke", "tmaze_passive_5")
 
 
 def test_scoring_a_policy_of_other_settings_warns(workdir: Path, caplog: pytest.LogCaptureFixture) -> None:

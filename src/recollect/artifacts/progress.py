@@ -34,6 +34,7 @@ class Progress:
 
     Args:
         start: units done before this process (a resumed run), left out of the speed.
+        goes_on: whether who is stopped can go on from a checkpoint.
         interval: seconds between lines where there is no terminal.
         clock: seconds, monotonic.
     """
@@ -45,6 +46,7 @@ class Progress:
         unit: str = "steps",
         *,
         start: int = 0,
+        goes_on: bool = False,
         interval: float = 30.0,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -52,7 +54,7 @@ class Progress:
         self.total, self.description, self.unit = total, description, unit
         self.start, self.interval, self.clock = start, interval, clock
         self.stream: TextIO = stream if stream is not None else sys.stderr
-        self.done = start
+        self.done, self.goes_on = start, goes_on
         self.metrics: dict[str, float] = {}
         self.logged: dict[Hashable, dict[str, float]] = {}
         self._began = self._last = clock()
@@ -81,7 +83,8 @@ class Progress:
         elif isinstance(error, SystemExit) and error.code == STATUS:
             self._line("ended by SIGTERM and saved at ")
         elif kind is KeyboardInterrupt:
-            self._line("stopped by Ctrl-C, the same command goes on from what is saved; it was at ")
+            goes_on = ", and the same command goes on from its last checkpoint," if self.goes_on else ""
+            self._line(f"stopped by Ctrl-C{goes_on} at ")
         elif kind is not None:
             self._line(f"stopped by {kind.__name__} at ")
         else:

@@ -289,7 +289,8 @@ class Run:
 
     def progress(self, total: int, description: str, unit: str = "steps", *, start: int | None = None) -> Progress:
         """A progress display that starts where the run resumed, at the step of its checkpoint unless said otherwise."""
-        return Progress(total, description, unit, start=self._last_saved if start is None else start)
+        start = self._last_saved if start is None else start
+        return Progress(total, description, unit, start=start, goes_on=True)
 
     def _settle(self) -> None:
         """Turn the rows logged one by one into a frame, behind those already there."""

@@ -86,10 +86,12 @@ def registered(options: Options) -> str:
     after = f" after `import {package}`" if package else ""
     if namespace and not package:
         after = f", and there is no package '{namespace}' to import"
+    hint = nearest(name, gymnasium.registry)
+    hint += " Or" if hint.endswith("?") else "; or"
     raise UserError(
         f"'{name}' cannot be made: gymnasium knows no such id{after}",
         where="environment.world: gymnasium",
-        do=f"{nearest(name, gymnasium.registry)}; or name the package that registers it: `options: {{package: ...}}`",
+        do=f"{hint} name the package that registers it: `options: {{package: ...}}`",
     )
 
 

@@ -140,7 +140,7 @@ def draw_curves(
 def step_ticks(axes: Axes, end: float, most: int = 4) -> None:
     """Round ticks of an axis that ends at the last step; their numbers stay inside the panel, clear of its neighbours."""
     axes.set_xlim(0, end)
-    places = MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]).tick_values(0, end)
+    places = MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], integer=True).tick_values(0, end)
     ticks = [tick for tick in places if 0 <= tick <= end]
     axes.set_xticks(ticks, [style.short_steps(tick) for tick in ticks])
     labels = axes.get_xticklabels()

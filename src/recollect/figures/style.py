@@ -193,7 +193,8 @@ def finish(canvas: Figure, figure: FigureSpec, handles: Sequence[Line2D], lines:
 def _lines(canvas: Figure, sentence: str) -> list[str]:
     """The words of a line of the small print, in as few rows as fit; none is broken, and no number leaves its per cent."""
     font = FontProperties(size=PRINT_SIZE)
-    words = re.sub(r"(?<=covers) (?=\d)|(?<=\d) (?=%)", "\N{NO-BREAK SPACE}", sentence).split(" ")
+    kept = re.sub(r"(?<=covers) (?=\d)|(?<=\d) (?=%)", "\N{NO-BREAK SPACE}", sentence)
+    words = [word for word in re.split(r"[ \n]+", kept) if word]
     space = text_width(canvas, "| |", font) - text_width(canvas, "||", font)
     rows = packed(words, [text_width(canvas, word, font) for word in words], space, canvas.get_figwidth() - 0.12)
     return [" ".join(row).replace("\N{NO-BREAK SPACE}", " ") for row in rows]

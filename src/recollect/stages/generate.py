@@ -37,17 +37,18 @@ def _no_source(env: str) -> UserError:
 
 
 def check_histories(scale: str, env: str) -> None:
-    """Check that the histories of an environment are there.
+    """Check that the histories of an environment are there, whoever made them.
 
     Raises:
         UserError: they are not made, or the environment has no source of any.
     """
+    path = paths.histories(scale, env)
+    if path.is_file():
+        return
     if environment_settings(scale, env).source is None:
         raise _no_source(env)
-    path = paths.histories(scale, env)
-    if not path.is_file():
-        do = f"recollect.histories({scale!r}, {env!r}, make=True), or `snakemake {path}`"
-        raise UserError("the histories are not made", where=path, do=do)
+    do = f"recollect.histories({scale!r}, {env!r}, make=True), or `snakemake {path}`"
+    raise UserError("the histories are not made", where=path, do=do)
 
 
 def generate(scale: str, env: str, *, trust_checkpoint: Trust = False, device: str = "cpu") -> bool:

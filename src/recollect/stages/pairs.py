@@ -104,8 +104,9 @@ def lacking_splits(scale: str, figure: str) -> Iterator[tuple[str, str, str, Seq
     if declaration("figure", chosen.kind, "READS") not in (None, "scores"):
         return
     for (env, split), method in product(_splits(chosen), chosen.methods):
-        judged = section(method_mapping(scale, env, method), "evaluation").get("splits")
-        have = environment_settings(scale, env).evaluation.splits if judged is None else judged
+        with named_by(scale, figure):
+            judged = section(method_mapping(scale, env, method), "evaluation").get("splits")
+            have = environment_settings(scale, env).evaluation.splits if judged is None else judged
         if split not in (LEARNING, *have):
             yield method, env, split, have
 

@@ -94,7 +94,7 @@ class Selection(Frozen):
         return tuple(dict.fromkeys(figure for name in wanted or self.figures for figure in _of_name(name, sets, scale)))
 
     def left_out(self) -> tuple[str, ...]:
-        """Figures of the named papers, or of `all`, whose runs are not evaluated at the scale on the tasks that they show."""
+        """Figures of the named papers, or of `all`, that show tasks which the scale does not evaluate."""
         sets, drawn = self.sets_at(self.scale), self.figures_at()
         whole = (figure for name in self.figures if name not in sets for figure in _of_paper(name))
         return tuple(dict.fromkeys(figure for figure in whole if figure not in drawn))

@@ -21,6 +21,7 @@ from recollect.settings.errors import UserError, nearest
 from recollect.settings.loading import names as known
 from recollect.settings.resolve import base_method, environment_mapping, played_method, resolve, scale_settings
 from recollect.stages import paths
+from recollect.stages.selection import default_selection
 
 _FOLDER = re.compile(
     r"results/(?P<scale>[^/]+)(/(runs|checkpoints)(/(?P<env>[^/]+)(/(?P<method>[^/]+)(/seed_(?P<seed>\d+))?)?)?)?"
@@ -42,7 +43,8 @@ def watch(
 
     Args:
         folders: of runs, or of all runs of a method, an environment or a scale.
-        names: wildcard -> some of its names; what is not named may be any that is there.
+        names: wildcard -> some of its names; what is not named may be any that is there. A run that is not there yet, and of which
+            only the scale is not named, is one of the default scale.
         target: a page that is written instead.
 
     Raises:
@@ -74,6 +76,8 @@ def found(folders: Sequence[Path], names: Mapping[str, Sequence[str]]) -> list[t
     for folder, root, selection in asked:
         for one in _each(selection):
             there = _there(root, one, live=not folders and not any(wanted.values()))
+            if not there and one["scale"] == "*" and any(wanted.values()):
+                one = {**one, "scale": default_selection().scale}  # of one to come
             if not there:
                 _check(one, folder or " ".join(f"--{name} {value}" for name, value in one.items() if value != "*"))
             for run in there or [one]:

@@ -72,6 +72,17 @@ def test_an_error_is_told_with_the_place_where_it_stopped() -> None:
     assert stream.getvalue().splitlines()[-1].startswith("embed: stopped by KeyError at 3/10 rows")
 
 
+@pytest.mark.parametrize(
+    ("goes_on", "said"), [(True, "Ctrl-C, and the same command goes on"), (False, "Ctrl-C at 3/10")]
+)
+def test_after_ctrl_c_it_is_said_whether_the_same_command_goes_on(goes_on: bool, said: str) -> None:
+    stream = io.StringIO()
+    with pytest.raises(KeyboardInterrupt), Progress(10, "train", goes_on=goes_on, stream=stream, clock=Clock()) as bar:
+        bar.update(3)
+        raise KeyboardInterrupt
+    assert stream.getvalue().splitlines()[-1].startswith(f"train: stopped by {said}")
+
+
 def test_a_job_that_sigterm_ended_says_that_it_saved_and_where() -> None:
     stream = io.StringIO()
     with pytest.raises(SystemExit), Progress(10, "train", stream=stream, clock=Clock()) as progress:

@@ -24,6 +24,7 @@ def test_a_curve_at_zero_lies_above_its_axis_and_others_begin_on_it() -> None:
         (98_400, 4, ["0", "25k", "50k", "75k"]),
         (500_000, 2, ["0", "250k", "500k"]),
         (6_000_000, 3, ["0", "2M", "4M", "6M"]),
+        (1, 4, ["0", "1"]),
     ],
 )
 def test_steps_have_round_numbers_and_the_axis_ends_with_the_run(end: int, most: int, labels: list[str]) -> None:

@@ -103,7 +103,16 @@ def test_the_lock_that_stays_of_a_deleted_run_is_no_run(workdir: Path) -> None:
     deleted = paths.run_folder("smoke", ENV, "dqn_ff", 1)
     deleted.mkdir(parents=True)
     (deleted / ".lock").touch()
-    assert names_of(found([], {"env": [ENV]})) == ["dqn_ff 0"]  # of all scales
+    assert names_of(found([], {"env": [ENV]})) == ["dqn_ff 0"]
+
+
+def test_without_a_scale_runs_of_all_scales_are_shown_and_one_to_come_is_of_the_default(workdir: Path) -> None:
+    ended(0)  # at scale smoke, and the default is demo
+    assert names_of(found([], {"env": [ENV]})) == ["dqn_ff 0"]
+    one = {"env": ["tmaze_passive_10"], "method": ["dqn_ff"], "seed": ["3"]}
+    assert [run["scale"] for _, run in found([], one)] == ["demo"]
+    with pytest.raises(UserError, match="did you mean 'tmaze_passive_10'"):
+        found([], {"env": ["tmaze_pasive_10"]})
 
 
 def test_what_cannot_be_watched_is_said(workdir: Path) -> None:
