@@ -106,7 +106,7 @@ def test_next_observations_are_not_needed(tmp_path):
     assert len(NpzRecording(write(tmp_path / "task.npz", arrays), FORM).length_M) == 3
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("name", ["observations", "actions"])
 def test_what_float32_cannot_hold_is_refused(tmp_path, name):
     arrays = published(life_of())
