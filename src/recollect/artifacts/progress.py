@@ -54,7 +54,8 @@ class Progress:
         self.total, self.description, self.unit = total, description, unit
         self.start, self.interval, self.clock = start, interval, clock
         self.stream: TextIO = stream if stream is not None else sys.stderr
-        self.done, self.goes_on = start, goes_on
+        self.goes_on = goes_on
+        self.done = start
         self.metrics: dict[str, float] = {}
         self.logged: dict[Hashable, dict[str, float]] = {}
         self._began = self._last = clock()

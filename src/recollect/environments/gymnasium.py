@@ -75,8 +75,7 @@ def registered(options: Options) -> str:
         package = options.package or module
         imported(package, "the world 'gymnasium'", where=f"options: {{package: {package}}}")
     elif namespace and name not in gymnasium.registry:
-        package = namespace
-        package = package if _imported(package) else ""
+        package = namespace if _imported(namespace) else ""
     else:
         package = ""
     # A package may register its environments without a namespace.

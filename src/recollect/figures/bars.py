@@ -14,7 +14,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 from pydantic import Field, PositiveInt
 
 from recollect.artifacts.scores import LEARNING
@@ -179,8 +178,7 @@ def _set_x_axes(panels: list[Axes], *, same: bool) -> None:
         low, high = axes.get_xlim()
         if low < 0:
             axes.axvline(0, color=method_styles.BLACK, linewidth=0.6, zorder=3)
-        places = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
-        ticks = [tick for tick in places if low <= tick <= high]
+        ticks = style.round_ticks(low, high)
         axes.set_xticks(ticks, [style.short_steps(tick) if high >= 1000 else f"{tick:g}" for tick in ticks])
 
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -140,8 +139,7 @@ def draw_curves(
 def step_ticks(axes: Axes, end: float, most: int = 4) -> None:
     """Round ticks of an axis that ends at the last step; their numbers stay inside the panel, clear of its neighbours."""
     axes.set_xlim(0, end)
-    places = MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], integer=True).tick_values(0, end)
-    ticks = [tick for tick in places if 0 <= tick <= end]
+    ticks = style.round_ticks(0, end, most, whole=True)
     axes.set_xticks(ticks, [style.short_steps(tick) for tick in ticks])
     labels = axes.get_xticklabels()
     labels[0].set_horizontalalignment("left")

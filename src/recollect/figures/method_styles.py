@@ -61,6 +61,11 @@ METHOD_STYLES: dict[str, MethodStyle] = {
     "shelm": MethodStyle(GREEN, "P"),
     "ppo_lstm": MethodStyle(VERMILLION, "s"),
     "ppo_cnn": MethodStyle(GREY, "v", LONG_DASH),
+    # How actions are picked: the colour of the method, darker (the likeliest) or lighter (drawn).
+    "radt.greedy": MethodStyle(shaded(BLUE, 0.5), "P", LONG_DASH),
+    "ad.greedy": MethodStyle(shaded(VERMILLION, 0.5), "X", LONG_DASH),
+    "ad.sampled": MethodStyle(shaded(VERMILLION, -0.42), "<", DASH_DOT),
+    "dt.greedy": MethodStyle(BLACK, "d", DASH_DOT),
 }
 #: The sequence model gives the look of `<algorithm>_<sequence model>`: a transformer is blue in every figure.
 SEQUENCE_STYLES: dict[str, MethodStyle] = {
@@ -74,13 +79,6 @@ SEQUENCE_STYLES: dict[str, MethodStyle] = {
 #: Variants of one of these keep its colour, darker or lighter: share of black or (negative) of white, and the dash.
 FAMILY: tuple[tuple[float, Any], ...] = ((-0.42, LONG_DASH), (0.5, DASH_DOT), (-0.64, SOLID))
 FAMILY_MARKERS = {"gpt": "Phd", "transformer": "Phd", "lstm": "DXp"}
-#: How actions are picked, the same in every figure: the colour of the method, darker (the likeliest) or lighter (drawn).
-METHOD_STYLES |= {
-    "radt.greedy": MethodStyle(shaded(BLUE, 0.5), "P", LONG_DASH),
-    "ad.greedy": MethodStyle(shaded(VERMILLION, 0.5), "X", LONG_DASH),
-    "ad.sampled": MethodStyle(shaded(VERMILLION, -0.42), "<", DASH_DOT),
-    "dt.greedy": MethodStyle(BLACK, "d", DASH_DOT),
-}
 #: Markers of which little would be left within their white edge, and how much larger they are drawn.
 MARKER_SIZES = {"*": 1.6, "P": 1.3, "X": 1.3, "d": 1.2, "<": 1.1, ">": 1.1, "v": 1.15, "^": 1.15}
 SPARE_STYLES: tuple[MethodStyle, ...] = (

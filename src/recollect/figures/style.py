@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from recollect.figures.method_styles import BLACK, DOTS, GREY, SHORT_DASH, MethodStyle, styles_of
 from recollect.figures.overlaps import MEASURED, show_hidden
@@ -284,6 +284,12 @@ def logarithmic_y(axes: Axes, decades: float = float("inf")) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 10**decades * low else (1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def round_ticks(low: float, high: float, most: int = 4, *, whole: bool = False) -> list[float]:
+    """Round numbers from low to high, at most so many and one; `whole`: no fractions."""
+    places = MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], integer=whole).tick_values(low, high)
+    return [tick for tick in places if low <= tick <= high]
 
 
 def short_steps(steps: float) -> str:

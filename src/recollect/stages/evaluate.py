@@ -50,10 +50,8 @@ def say_if_stale(scale: str, env: str, method: str, seed: int) -> None:
     from recollect.artifacts.sealed import read_manifest
 
     trained = played_method(scale, env, method)
-    today = train.STAGE.today(Job("train", scale, env, trained, str(seed)).shape)
     made = read_manifest(paths.policy(scale, env, trained, seed))["provenance"]
-    other = " and ".join(name for name, text in today.items() if made.get(name) not in (None, text))
-    if other:
+    if other := " and ".join(train.STAGE.others(made, Job("train", scale, env, trained, str(seed)))):
         what = f"the policy of '{trained}' in '{env}', seed {seed}, is not of today's {other}"
         log.warning("warning: %s; it is played as it lies there, and `recollect run` makes it anew", what)
 

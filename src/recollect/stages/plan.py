@@ -19,7 +19,7 @@ from recollect.stages import paths
 from recollect.stages.inputs import paged_runs
 from recollect.stages.page import has_page
 from recollect.stages.pairs import check_figure
-from recollect.stages.provenance import code_of, digest
+from recollect.stages.provenance import digest
 from recollect.stages.stage import Job, making
 from recollect.stages.table import STAGES
 
@@ -84,8 +84,7 @@ def _manifest_differs(job: Job) -> bool:
                 made = read_manifest(path)["provenance"]
             except UserError:  # none, or damaged: `recollect why` says so
                 continue
-            named = {"settings": made.get("settings"), "code": code_of(made)}
-            if any(named[part] not in (None, text) for part, text in stage.today(step.shape).items()):
+            if stage.others(made, step):
                 return True
     return False
 

@@ -171,6 +171,11 @@ class Stage:
         """What settings and code jobs of one shape would be made of today; asked once for all seeds of a run."""
         return {"settings": self.settings_text(shape), "code": self.code_text(shape)}
 
+    def others(self, made: Mapping[str, Any], job: Job) -> list[str]:
+        """Which of settings and code a provenance names otherwise than a job has them today. What it leaves out is not compared."""
+        named = {"settings": made.get("settings"), "code": provenance.code_of(made)}
+        return [part for part, text in self.today(job.shape).items() if named[part] not in (None, text)]
+
     def provenance(self, job: Job, device: str = "cpu", inputs: Mapping[str, Path] | None = None) -> dict[str, Any]:
         """What the manifests of a job's artifacts hold, besides its seed. Inputs are verified here, before any work.
 

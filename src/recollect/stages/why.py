@@ -164,9 +164,9 @@ def stale(scale: str, figures: Iterable[str]) -> dict[Job, str]:
     # A profile of the user's (SNAKEMAKE_PROFILE) groups jobs and prints them otherwise; what is stale is the same.
     plain = {name: value for name, value in os.environ.items() if not name.startswith("SNAKEMAKE_")}
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=plain)
-    if own := _ERROR.search(done.stdout):
-        raise UserError(own["what"], where=own["where"], do=own["do"].strip())
     if done.returncode:
+        if own := _ERROR.search(done.stdout):
+            raise UserError(own["what"], where=own["where"], do=own["do"].strip())
         raise UserError(
             f"Snakemake cannot plan {', '.join(map(str, jobs))}",
             where="the Snakefile of this folder, or what it reads; Snakemake's own words end with\n"
