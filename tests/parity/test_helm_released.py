@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from recollect.common.optimiser import Adam
 from recollect.common.reward_scale import RunningVariance
+from recollect.helm.eyes import Pixels
 from recollect.helm.feature_rescaling import FeatureRescaling
 from recollect.helm.helm import HopfieldReader
 from recollect.helm.on_policy import OnPolicyHyperparameters, OnPolicyTrainer
@@ -60,7 +61,9 @@ def arrays() -> dict[str, Tensor]:
 )
 def test_helm_mixes_words_as_released(arrays: dict[str, Tensor], images: str, found: str, beta: float) -> None:
     shown = arrays[f"hopfield/{images}"].numpy()
-    reader = HopfieldReader(arrays["hopfield/words"], shown.shape[1:], beta=beta, similarity="cosine", seed=0, frames=9)
+    reader = HopfieldReader(
+        arrays["hopfield/words"], Pixels(shown.shape[1:], "cpu"), beta=beta, similarity="cosine", seed=0, frames=9
+    )
     reader.hopfield.projection_DI = arrays["hopfield/" + images.replace("images", "projection")]
     torch.testing.assert_close(reader(shown)[:, 0], arrays[f"hopfield/{found}"], rtol=0, atol=3e-6)
 

@@ -3,6 +3,7 @@
 Sources: Paischer et al. 2022 and its code. The mean over the first axis of an image (its colours, where channels come first)
 goes through a fixed random matrix; what it is most like among a language model's word embeddings is mixed, and read.
 
+- With a `vision_language_model` its features take the place of that mean: one of HELMv2's ablations.
 - As released, similarities are cosines (the paper prints the plain product: `similarity: dot`).
 - The random matrix is a function of the run's seed and is not stored.
 """
@@ -17,11 +18,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recollect.common.contract import Inputs, facts_of
+from recollect.common.contract import Inputs
 from recollect.common.frozen_hopfield import FrozenHopfield
 from recollect.common.precision import Precision, in_bfloat16
-from recollect.common.transfer import sent
 from recollect.helm.asking import Asking
+from recollect.helm.eyes import Eyes, Pixels, eyes_of
 from recollect.helm.frame_cache import FrameCache
 from recollect.helm.language_history import LanguageHistory, LanguageHyperparameters, Reader, history_of, memory_of
 from recollect.helm.method import method_with_history
@@ -41,6 +42,10 @@ class Hyperparameters(LanguageHyperparameters):
         description="Of the words as they are mixed. bfloat16 halves what is read and moves a mixture by 0.3 % where beta is "
         "10, by 4 % where it is 100; auto: on a GPU.",
     )
+    vision_language_model: str | None = Field(
+        None,
+        description="What images are seen with, a name of config/vision_language_models.yaml; null, the paper's: their pixels.",
+    )
 
 
 class HopfieldReader(Reader):
@@ -49,7 +54,7 @@ class HopfieldReader(Reader):
     def __init__(
         self,
         embeddings_VD: Tensor,
-        shape: tuple[int, ...],
+        eyes: Eyes,
         *,
         beta: float,
         similarity: str,
@@ -57,24 +62,22 @@ class HopfieldReader(Reader):
         frames: int,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        inputs = int(np.prod(shape[1:]))
+        self.eyes = eyes
         self.hopfield = FrozenHopfield(
             embeddings_VD,
-            inputs,
+            eyes.width,
             beta=beta,
             seed=seed,
             similarity="dot" if similarity == "dot" else "cosine",
             dtype=dtype,
         )
-        self.cache = FrameCache(
-            self.hopfield.mixed, frames, prepare=lambda images: self.hopfield.queries(self.first_axis_means(images))
-        )
-        self._newest = np.zeros((0, *shape), np.uint8)
-
-    def first_axis_means(self, images: np.ndarray) -> Tensor:
-        """Means over the first axis of images uint8 [B, *shape], from 0 to 1 and flat."""
-        device = self.hopfield.embeddings_VD.device
-        return sent(images, device).float().mean(1).flatten(1) / 255
+        if isinstance(eyes, Pixels):  # of the two large products, that with all words is the same for all seeds
+            self.cache = FrameCache(
+                self.hopfield.mixed, frames, prepare=lambda images: self.hopfield.queries(eyes.prepare(images))
+            )
+        else:
+            self.cache = FrameCache(eyes.images, frames, prepare=eyes.prepare, finish=self.hopfield)
+        self._newest = np.zeros(0, np.uint8)
 
     def reading(self, images: np.ndarray, *, learn: bool = False) -> Asking:
         self._newest = images
@@ -83,7 +86,8 @@ class HopfieldReader(Reader):
 
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
         """The heaviest words of each mixture, their weights, and the entropy of all weights (nats)."""
-        weight_NV = self.hopfield.weights(self.first_axis_means(self._newest[rows_N]))
+        seen_NI = self.eyes.images(self.eyes.prepare(self._newest[rows_N])).float()
+        weight_NV = self.hopfield.weights(seen_NI)
         top_NK, token_NK = weight_NV.topk(min(NAMED, weight_NV.shape[1]), dim=1)
         entropy_N = torch.special.entr(weight_NV).sum(1)
         found = {"tokens": token_NK, "token_scores": top_NK, "token_entropy": entropy_N}
@@ -95,7 +99,7 @@ def make_history(settings: Settings, inputs: Inputs, arrays: Mapping[str, np.nda
     memory = memory_of(settings, inputs)
     reader = HopfieldReader(
         memory.embeddings_VD,
-        facts_of(settings.environment).image_shape,
+        eyes_of(hp.vision_language_model, settings, inputs),
         beta=hp.beta,
         similarity=hp.similarity,
         seed=seed_of("frozen hopfield", settings.seed),

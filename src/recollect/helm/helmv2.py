@@ -9,6 +9,7 @@ Sources: Paischer et al. 2022 (workshop paper "Toward Semantic History Compressi
   the statistics of all images of its training: its rows do not depend on each other, and it can play alone.
 - Where the features are not as wide as the word embeddings they go through a fixed random matrix first. (Published: CLIP
   RN50 and Transformer-XL, both 1024 wide.)
+- With no `vision_language_model` HELM's pixels take the place of its features: one of the paper's ablations.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from recollect.common.contract import Inputs
 from recollect.common.learning_curve import world_of
 from recollect.helm import language_history as history
 from recollect.helm.asking import Asking
+from recollect.helm.eyes import Eyes, eyes_of
 from recollect.helm.feature_rescaling import FeatureRescaling, Statistics
 from recollect.helm.frame_cache import FrameCache
 from recollect.helm.method import method_with_history
-from recollect.helm.vision.vision_language import VisionLanguageModel, vision_language_model
 from recollect.settings.schema import Settings
 from recollect.settings.seeding import generator, seed_of
 
@@ -37,8 +38,9 @@ OBSERVATIONS = "images"
 
 
 class Hyperparameters(history.LanguageHyperparameters):
-    vision_language_model: str = Field(
-        "clip-rn50", description="A name of config/vision_language_models.yaml. Paper: this one."
+    vision_language_model: str | None = Field(
+        "clip-rn50",
+        description="What images are seen with, a name of config/vision_language_models.yaml. Paper: this one. null: their pixels.",
     )
     statistics: Statistics = Field("batch", description="Of what features are standardised with. Released: batch.")
     played_statistics: Literal["batch", "trained"] = Field(
@@ -52,20 +54,17 @@ class Hyperparameters(history.LanguageHyperparameters):
 class FeatureReader(history.Reader):
     """Images -> features on the scale of word embeddings, one each; those of `frames` images are kept."""
 
-    def __init__(
-        self, model: VisionLanguageModel, embeddings_VD: Tensor, statistics: Statistics, *, seed: int, frames: int
-    ) -> None:
+    def __init__(self, eyes: Eyes, embeddings_VD: Tensor, statistics: Statistics, *, seed: int, frames: int) -> None:
         width, device = int(embeddings_VD.shape[1]), embeddings_VD.device
         self.matrix_WD: Tensor | None = None
-        if model.width != width:
+        if eyes.width != width:
             draws = torch.Generator().manual_seed(seed)
-            self.matrix_WD = (torch.randn(model.width, width, generator=draws) * model.width**-0.5).to(device)
-        self.model = model
+            self.matrix_WD = (torch.randn(eyes.width, width, generator=draws) * eyes.width**-0.5).to(device)
         self.rescaling = FeatureRescaling.like(embeddings_VD, statistics)
         self.training_statistics = (
             FeatureRescaling.like(embeddings_VD, "running") if statistics == "batch" else self.rescaling
         )
-        self.cache = FrameCache(model.images, frames, prepare=history.channels_first, finish=self._of_words_width)
+        self.cache = FrameCache(eyes.images, frames, prepare=eyes.prepare, finish=self._of_words_width)
 
     def _of_words_width(self, features_BW: Tensor) -> Tensor:
         features_BW = features_BW.float()
@@ -91,15 +90,9 @@ def make_history(
     """The memory of a run's agent; that of a policy has `frozen` statistics, or those of its batch."""
     hp: Hyperparameters = settings.method.hyperparameters
     memory = history.memory_of(settings, inputs)
-    model = vision_language_model(
-        hp.vision_language_model,
-        settings.scale,
-        model=inputs.get("vision_language_model"),
-        device=inputs.device,
-    )
     by_batch = hp.statistics == hp.played_statistics == "batch"
     reader = FeatureReader(
-        model,
+        eyes_of(hp.vision_language_model, settings, inputs),
         memory.embeddings_VD,
         "frozen" if arrays is not None and not by_batch else hp.statistics,
         seed=seed_of("feature projection", settings.seed),

@@ -28,6 +28,7 @@ FIGURES = [
     "helm_psychlab",
     "helm_random_maze",
     "helm_read_out",
+    "helm_read_out_ablation",
     "helm_words",
 ]
 QUICK = {

@@ -17,7 +17,8 @@ from recollect.environments.registry import tasks as tasks_of
 from recollect.evaluation import rollouts
 from recollect.evaluation.episodic import evaluate, play_split
 from recollect.figures.input_distances import distances
-from recollect.helm import helm, helmv2, shelm
+from recollect.helm import eyes, helm, helmv2, shelm
+from recollect.helm.eyes import Features, Pixels
 from recollect.helm.language import language_memory as memories
 from recollect.helm.on_policy import OnPolicyTrainer
 from recollect.helm.vision.vision_language import RandomModel
@@ -83,7 +84,7 @@ def test_helm_mixes_words_by_the_formula_of_the_specification(similarity: str, i
         torch.testing.assert_close(mixed.double(), (10 * alike).softmax(0) @ E, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(reader(images)[3, 0], E.mean(0).float(), atol=1e-5, rtol=1e-4)  # a black image
     found = reader.traced(np.array([3, 1]))
-    weights = reader.hopfield.weights(reader.first_axis_means(images[[1]]))[0]
+    weights = reader.hopfield.weights(reader.eyes.prepare(images[[1]]))[0]
     assert found["tokens"][1, 0] == int(weights.argmax())
     assert found["token_scores"][1, 0] == pytest.approx(float(weights.max()))
     assert found["token_entropy"][0] == pytest.approx(np.log(len(E)), rel=1e-4)
@@ -98,9 +99,10 @@ def test_a_seed_has_a_random_matrix_of_its_own(inputs: Inputs) -> None:
 
 
 def test_images_with_channels_last_are_averaged_over_their_first_axis_as_released() -> None:
-    reader = helm.HopfieldReader(torch.eye(4), (6, 5, 3), beta=1.0, similarity="cosine", seed=0, frames=9)
     images = np.random.default_rng(0).integers(0, 256, (2, 6, 5, 3), dtype=np.uint8)
-    np.testing.assert_allclose(reader.first_axis_means(images), images.mean(1).reshape(2, 15) / 255, rtol=1e-5)
+    pixels = Pixels((6, 5, 3), "cpu")
+    np.testing.assert_allclose(pixels.prepare(images), images.mean(1).reshape(2, 15) / 255, rtol=1e-5)
+    assert pixels.width == 15
 
 
 def test_helmv2_gives_features_the_mean_and_spread_of_the_embeddings(inputs: Inputs) -> None:
@@ -114,11 +116,28 @@ def test_helmv2_gives_features_the_mean_and_spread_of_the_embeddings(inputs: Inp
 def test_features_as_wide_as_the_embeddings_are_not_mixed_up(inputs: Inputs) -> None:
     E = torch.randn(50, 32, generator=torch.Generator().manual_seed(0))
     model, images = RandomModel(32, 0, "cpu"), images_of()
-    same = helmv2.FeatureReader(model, E, "batch", seed=0, frames=9)
+    same = helmv2.FeatureReader(Features(model), E, "batch", seed=0, frames=9)
     assert same.matrix_WD is None
     torch.testing.assert_close(same.cache(images), model.images(torch.from_numpy(images)))
-    wider = helmv2.FeatureReader(model, E[:, :20], "batch", seed=0, frames=9)
+    wider = helmv2.FeatureReader(Features(model), E[:, :20], "batch", seed=0, frames=9)
     assert wider(images, learn=False).shape == (5, 1, 20)
+
+
+def test_helm_with_a_vision_language_model_mixes_words_by_the_features_of_images(inputs: Inputs) -> None:
+    reader, images = trainer_of("helm", inputs, vision_language_model="random").agent.history.reader, images_of()
+    features = reader.eyes.images(torch.from_numpy(images))
+    torch.testing.assert_close(reader(images)[:, 0], reader.hopfield(features))
+    heaviest = reader.hopfield.weights(features).argmax(1)
+    assert reader.traced(np.arange(5))["tokens"][:, 0].tolist() == heaviest.tolist()
+
+
+def test_helmv2_without_a_vision_language_model_reads_pixels_on_the_scale_of_words(inputs: Inputs) -> None:
+    reader, images = trainer_of("helmv2", inputs, vision_language_model=None).agent.history.reader, images_of(count=7)
+    pixels = torch.from_numpy(images.mean(1).reshape(7, 81) / 255).float()
+    torch.testing.assert_close(reader.cache(images), pixels @ reader.matrix_WD)
+    found = reader(images, learn=True)[:, 0]
+    torch.testing.assert_close(found.mean(0), reader.rescaling.target_mean_W, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(found.std(0), reader.rescaling.target_std_W, atol=1e-4, rtol=1e-3)
 
 
 def test_a_calibration_plays_the_tasks_of_training(inputs: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,18 +363,19 @@ def test_stored_history_vectors_are_those_that_were_acted_on(method: str, inputs
     torch.testing.assert_close(value, moments["value"], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.quick("helmv2-0.3-random")
+@pytest.mark.quick("helmv2-{'history_scale': 0.3}")
 @pytest.mark.parametrize(
-    ("method", "scale", "model"),
+    ("method", "chosen"),
     [
-        *[(method, scale, "random") for method in METHODS for scale in (None, 0.3)],
-        ("helm", None, "random-transfo-xl"),  # of its ring a checkpoint holds what was written
+        *[(method, {"history_scale": scale}) for method in METHODS for scale in (None, 0.3)],
+        ("helm", {"language_model": "random-transfo-xl"}),  # of its ring a checkpoint holds what was written
+        ("helm", {"vision_language_model": "random"}),
+        ("helmv2", {"vision_language_model": None}),
     ],
+    ids=str,
 )
-def test_a_stopped_run_goes_on_bit_exactly(
-    method: str, scale: float | None, model: str, inputs: Inputs, tmp_path: Path
-) -> None:
-    settings, module = settings_of(method, history_scale=scale, language_model=model), MODULES[method]
+def test_a_stopped_run_goes_on_bit_exactly(method: str, chosen: dict[str, Any], inputs: Inputs, tmp_path: Path) -> None:
+    settings, module = settings_of(method, **chosen), MODULES[method]
     straight = run_in(tmp_path / "straight")
     expected = module.train(settings, inputs, straight).arrays()
     for stop in (1, 3):
@@ -454,15 +474,17 @@ def test_the_language_model_is_the_one_that_the_settings_name(inputs: Inputs, mo
     assert {name: asked[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize("module", [helmv2, shelm])
-def test_images_are_seen_as_the_runs_scale_says(module: Any, inputs: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("method", "module"), [("helmv2", eyes), ("shelm", shelm)])
+def test_images_are_seen_as_the_runs_scale_says(
+    method: str, module: Any, inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A run's provenance has what its scale says of the vision-language model."""
     asked: list[tuple[Any, ...]] = []
     known = module.vision_language_model
     monkeypatch.setattr(
         module, "vision_language_model", lambda *given, **rest: (asked.append(given), known(*given, **rest))[1]
     )
-    trainer_of(module.__name__.rpartition(".")[2], inputs)
+    trainer_of(method, inputs)
     assert asked == [("random", "smoke")]
 
 
@@ -493,7 +515,7 @@ def test_images_that_only_a_value_is_asked_of_are_in_no_statistics(statistics, i
 
 
 def test_a_seed_has_a_projection_of_features_of_its_own(inputs: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(helmv2, "vision_language_model", lambda *name, **given: RandomModel(7, 0, "cpu"))
+    monkeypatch.setattr(eyes, "vision_language_model", lambda *name, **given: RandomModel(7, 0, "cpu"))
     one, same, other = (trainer_of("helmv2", inputs, seed=seed).agent.history.reader.matrix_WD for seed in (0, 0, 1))
     assert one is not None and torch.equal(one, same) and not (one == other).any()
 

@@ -266,13 +266,23 @@ def test_runs_without_a_language_model_end_with_the_bytes_of_the_runs_alone(
         pd.testing.assert_frame_equal(company.runs[place].table(), wanted.runs[place].table())
 
 
-@pytest.mark.quick("1-shelm")
+@pytest.mark.quick("1-shelm-chosen2")
 @pytest.mark.usefixtures("groups")
-@pytest.mark.parametrize("method", ["helm", "helmv2", "shelm"])
+@pytest.mark.parametrize(
+    ("method", "chosen"),
+    [
+        ("helm", {}),
+        ("helmv2", {}),
+        ("shelm", {}),
+        ("helm", {"vision_language_model": "random"}),
+        ("helmv2", {"vision_language_model": None}),
+    ],
+)
 def test_runs_with_a_language_model_have_the_rows_and_the_policies_of_the_runs_alone(
-    method: str, inputs: Inputs, tmp_path: Path
+    method: str, chosen: dict[str, Any], inputs: Inputs, tmp_path: Path
 ) -> None:
-    company, wanted = Company(method, tmp_path / "together", inputs), alone(method, tmp_path / "alone", inputs)
+    company = Company(method, tmp_path / "together", inputs, **chosen)
+    wanted = alone(method, tmp_path / "alone", inputs, **chosen)
     assert company.train() == {}
     assert_near(company, wanted)
 
