@@ -66,17 +66,18 @@ class _Ensemble(nn.Module):
         self.critics, self.act = critics, ACTIVATIONS[activation]
         first = hidden[0]
 
-        def uniform(fan_in: int, *shape: int) -> nn.Parameter:
-            bound = 1.0 / math.sqrt(fan_in)
+        def uniform(variance: float, *shape: int) -> nn.Parameter:
+            bound = math.sqrt(3.0 * variance)
             return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound, generator=draws))
 
-        self.first_weight = uniform(inputs, critics * first, inputs)
-        self.first_bias = uniform(inputs, critics * first)
+        # As einops' EinMix begins, which the released code uses: weights of variance 1 / inputs, biases of a third of that.
+        self.first_weight = uniform(1 / inputs, critics * first, inputs)
+        self.first_bias = uniform(1 / (3 * inputs), critics * first)
         self.weights = nn.ParameterList()
         self.biases = nn.ParameterList()
         for a, b in pairwise([*hidden, outputs]):
-            self.weights.append(uniform(a, critics, a, b))
-            self.biases.append(uniform(a, critics, 1, b))
+            self.weights.append(uniform(1 / a, critics, a, b))
+            self.biases.append(uniform(1 / (3 * a), critics, 1, b))
 
     def first(self, frozen: bool) -> tuple[Tensor, Tensor]:
         weight, bias = self.first_weight, self.first_bias

@@ -1,6 +1,7 @@
 """Distributions of actions as AMAGO's actor gives them: from raw outputs [..., P] to probabilities, samples, densities.
 
-- `ClippedSoftmax`: probabilities kept in [0.001, 0.99] and divided by their sum (which gets no gradient).
+- `ClippedSoftmax`: probabilities kept in [0.001, 0.99] and divided by their sum, through which gradients pass: the released code
+  keeps them out of one division, but torch's `Categorical` divides by the sum once more.
 - `SquashedNormal`: a Gaussian through tanh, its log standard deviation kept in [-5, 2] by another tanh.
 - `TanhMixture`: five such Gaussians with weights. No gradient through samples, so only for `online_coefficient: 0`.
 - `Binary`: independent bits; densities are averaged over bits. No gradient through samples either.
@@ -82,7 +83,7 @@ class ClippedSoftmax(Distribution):
     def clipped(self, probability: Tensor) -> Tensor:
         """Probabilities [..., A] kept inside the bounds, summing to 1."""
         kept = probability.clamp(self.low, self.high)
-        return kept / kept.detach().sum(-1, keepdim=True)
+        return kept / kept.sum(-1, keepdim=True)
 
     def probabilities(self, raw: Tensor) -> Tensor:
         return self.clipped(raw.softmax(-1))

@@ -121,14 +121,15 @@ def plain(critics: Any, c: int, x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def test_critics_begin_as_torchs_linear_layers_do() -> None:
-    """Uniform within one over the root of how many numbers a layer reads."""
+def test_critics_begin_as_the_released_layers_do() -> None:
+    """Of einops' EinMix: weights uniform within the root of three over how many numbers a layer reads, biases of one over it."""
     critics = DiscreteCritics(50, 7, 10, critics=4, hidden=(200, 20), activation="relu", draws=draws())
-    made = [(50, critics.first_weight), (50, critics.first_bias)]
-    made += zip((200, 20) * 2, [*critics.weights, *critics.biases], strict=True)
-    for reads, parameter in made:
-        assert float(parameter.detach().abs().max()) * math.sqrt(reads) == pytest.approx(1.0, abs=0.06)
-        assert float(parameter.detach().std()) * math.sqrt(3 * reads) == pytest.approx(1.0, abs=0.15)
+    made = [(50, critics.first_weight, 3), (50, critics.first_bias, 1)]
+    made += zip((200, 20), critics.weights, (3, 3), strict=True)
+    made += zip((200, 20), critics.biases, (1, 1), strict=True)
+    for reads, parameter, over in made:
+        assert float(parameter.detach().abs().max()) * math.sqrt(reads / over) == pytest.approx(1.0, abs=0.06)
+        assert float(parameter.detach().std()) * math.sqrt(3 * reads / over) == pytest.approx(1.0, abs=0.15)
 
 
 def test_discrete_critics_are_one_perceptron_each_and_discounts_stand_before_actions() -> None:
@@ -185,7 +186,7 @@ def test_a_clipped_softmax_keeps_its_probabilities_inside_the_bounds_before_they
     assert float(policy.log_prob(raw, torch.tensor(2))) == pytest.approx(math.log(0.001 / 0.992))
     raw = torch.tensor([0.3, -0.2, 0.1], requires_grad=True)
     policy.log_prob(raw, torch.tensor(0)).backward()
-    expected = torch.tensor([1.0, 0.0, 0.0]) - raw.detach().softmax(-1)  # nothing through the divisor
+    expected = torch.tensor([1.0, 0.0, 0.0]) - raw.detach().softmax(-1)  # as of a softmax, where nothing is clipped
     torch.testing.assert_close(raw.grad, expected)
 
 
@@ -460,9 +461,18 @@ def test_feed_forward_goals_are_a_normed_perceptron_of_all_their_numbers() -> No
     np.testing.assert_allclose(goals(shown).detach(), expected.detach(), atol=1e-6)
 
 
-def test_the_sum_that_clipped_probabilities_are_divided_by_is_a_constant() -> None:
-    raw = torch.tensor([1.0, 1.0, -1.0], requires_grad=True)
-    p = raw.detach().softmax(-1)
-    policy = ClippedSoftmax(3, low=0.2, high=0.99)  # of the third one
-    (grad,) = torch.autograd.grad(policy.log_prob(raw, torch.tensor(0)), raw)
-    np.testing.assert_allclose(grad, torch.tensor([1.0, 0.0, 0.0]) - p, rtol=1e-5)
+@pytest.mark.parametrize("raw", [[6.0, 0.0, -1.0, 0.5], [1.0, 1.0, -1.0, 0.0]])
+def test_gradients_of_clipped_probabilities_are_those_of_the_released_code(raw: list[float]) -> None:
+    """It gives what it clipped and divided to torch's Categorical, which divides again, and now with the sum's gradient."""
+    raw_A, values_A = torch.tensor(raw, requires_grad=True), torch.tensor([3.0, 2.9, 2.0, 2.5])
+    kept_A = torch.distributions.Categorical(logits=raw_A).probs.clamp(0.001, 0.99)
+    released = torch.distributions.Categorical(probs=kept_A / kept_A.sum().detach())
+    policy = ClippedSoftmax(4)
+    pairs = [
+        ((policy.probabilities(raw_A) * values_A).sum(), (released.probs * values_A).sum()),
+        (policy.log_prob(raw_A, torch.tensor(0)), released.log_prob(torch.tensor(0))),
+    ]
+    for ours, theirs in pairs:
+        torch.testing.assert_close(ours, theirs)
+        (grad,), (expected,) = torch.autograd.grad(ours, raw_A), torch.autograd.grad(theirs, raw_A, retain_graph=True)
+        torch.testing.assert_close(grad, expected, rtol=1e-4, atol=1e-7)

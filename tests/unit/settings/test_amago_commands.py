@@ -55,11 +55,14 @@ def test_the_table_has_each_released_command_once_in_its_order() -> None:
 
 
 def test_the_defaults_are_those_of_the_released_command_line() -> None:
-    """Alchemy's command sets nothing; what it resolves to is laid beside the released defaults in published_settings/amago.yaml."""
+    """Alchemy's command sets nothing, and its script how long it evaluates.
+
+    What it resolves to is laid beside the released defaults in published_settings/amago.yaml.
+    """
     from recollect.amago.amago import Hyperparameters
 
     assert resolve("paper", "amago_alchemy", "amago_transformer", 42).method.hyperparameters == Hyperparameters(
-        compile=True
+        compile=True, evaluation_rollouts=120
     )
 
 
