@@ -266,7 +266,7 @@ def test_collectors_play_while_two_devices_learn(tmp_path: Path) -> None:
 def test_where_the_first_process_is_killed_the_others_end_and_the_run_goes_on_to_the_bit(
     tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
-    first = multiprocessing.get_context("fork").Process(target=learn_in, args=(tmp_path,))
+    first = multiprocessing.get_context("spawn").Process(target=learn_in, args=(tmp_path,))
     first.start()
     try:
         wait_until(

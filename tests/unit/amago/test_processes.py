@@ -347,6 +347,11 @@ def learn_slowly(folder: Path) -> None:
         training.train(SlowAgent, settings, Inputs(), run)
 
 
+def fresh_process(target: Any, *arguments: Any) -> Any:
+    """One that inherits no threads' state: products can hang in a fork of a process that has multiplied with several threads."""
+    return multiprocessing.get_context("spawn").Process(target=target, args=arguments)
+
+
 def files_in(folder: Path) -> dict[str, tuple[int, int]]:
     found = {}
     for path in folder.rglob("*"):
@@ -358,7 +363,7 @@ def files_in(folder: Path) -> dict[str, tuple[int, int]]:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked up in /proc")
 def test_the_collector_of_a_killed_learner_ends_with_it_and_writes_no_more(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
-    learner = multiprocessing.get_context("fork").Process(target=learn_slowly, args=(tmp_path,))
+    learner = fresh_process(learn_slowly, tmp_path)
     learner.start()
     collector = 0
     try:
@@ -396,7 +401,7 @@ def learn_until_sigterm(folder: Path, agent: type[Agent], steps: int) -> None:
 
 @contextmanager
 def learner(*arguments: Any) -> Iterator[Any]:
-    process = multiprocessing.get_context("fork").Process(target=learn_until_sigterm, args=arguments)
+    process = fresh_process(learn_until_sigterm, *arguments)
     process.start()
     try:
         yield process
