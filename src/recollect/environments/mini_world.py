@@ -5,6 +5,7 @@ Mesa in software. No randomisation of textures or light. The family `miniworld` 
 
 - Upstream is gym-miniworld of 2022: the same physics, rewards and horizons, another random generator; PickupObjs is
   called PickupObjects now. Upstream draws into an invisible window and needs a display.
+- The package places agent and things in other areas than upstream. Ours places them as upstream, see `inside_of_bounds`.
 - The package keeps what stands still in OpenGL's list number 1, which all its environments of a process share: each
   would show the walls of the one that began last. Ours have a list each.
 - Depths, which nobody looks at, are not read. OpenGL is asked for errors once an image, not at each of its fifty calls.
@@ -21,6 +22,7 @@ import contextlib
 import ctypes
 import importlib
 import io
+from collections.abc import Callable
 from itertools import count
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -87,6 +89,33 @@ def load() -> Any:
     return package
 
 
+def inside_of_bounds(inner: Any) -> Callable[..., Any]:
+    """The package's `place_entity`, but that a thing stands inside of its bounds, as far from them as its radius.
+
+    So upstream draws places. The package of today draws them from up to a radius outside of the bounds, and only walls keep them
+    off: Sign's agent would begin in 1.8 x 2.8 metres instead of 0.2 x 1.2. A place that upstream cannot draw is drawn again.
+    That gives upstream's distribution, as all rooms that a task may draw from are of one size.
+    """
+    place = inner.place_entity
+
+    def placed(thing: Any, room: Any = None, pos: Any = None, dir: Any = None, **bounds: float | None) -> Any:
+        while True:
+            place(thing, room=room, pos=pos, dir=dir, **bounds)
+            if pos is not None:
+                return thing
+            around = room or next(one for one in inner.rooms if one.point_inside(thing.pos))
+            given = {end: bound for end, bound in bounds.items() if bound is not None}
+            low_x, high_x, low_z, high_z = (
+                given.get(end, getattr(around, end)) for end in ("min_x", "max_x", "min_z", "max_z")
+            )
+            (x, _, z), free = thing.pos, thing.radius
+            if low_x + free <= x <= high_x - free and low_z + free <= z <= high_z - free:
+                return thing
+            inner.entities.pop()
+
+    return placed
+
+
 class Player:
     """One environment of the package, which draws only when it is looked at; see `replayed.Player`."""
 
@@ -97,6 +126,7 @@ class Player:
         with contextlib.redirect_stdout(io.StringIO()):  # it says how smooth its edges are
             # The window for people, which is not shown, would take 30 MB.
             self.inner = getattr(package.envs, task)(window_width=SHAPE[2], window_height=SHAPE[1])
+        self.inner.place_entity = inside_of_bounds(self.inner)
         self.draw, self.inner.render_obs = self.inner.render_obs, lambda: None
         self.image = self.inner.obs_fb
         self.image.resolve = self._read

@@ -3,8 +3,8 @@
 Every episode draws a side of 5 to 25 cells (made odd), a maze and a free cell to start from. A step into the goal pays 1
 and ends the episode, one into a wall -1 (the agent stays), any other -0.01; after 100 steps the episode is cut.
 
-- Upstream (RandomMaze-v0, on the package mazelab) draws from numpy's global generator, so that its seeds determine
-  nothing; ours draws from the instance's own stream. The distribution of episodes is the same.
+- Upstream (RandomMaze-v0, on the package mazelab) draws from numpy's global generator: the run's seed determines it, that of
+  an environment nothing. Ours draws from the instance's own stream. The distribution of episodes is the same.
 - As upstream, an agent may start on the goal, which pays nothing until it is stepped on; and the goal is drawn over it.
 
 Source: specification 2.3 of HELM.

@@ -6,6 +6,7 @@
 - `freeze_critic` takes the gradient from the critics (and from h as they read it); `freeze_all` from the actor's h too,
   where the encoder is shared.
 - Loop: `off_policy`, with budgets in environment steps as the released (JAX) one has (`budget: steps`).
+- Ours: a GPT's attention drops out by a mask for each window and head; flax has one for a whole batch in each layer.
 """
 
 from __future__ import annotations

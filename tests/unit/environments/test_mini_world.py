@@ -147,6 +147,47 @@ def test_a_world_with_a_set_state_goes_on_to_the_bit() -> None:
     assert play(first, [0, 1], 25, 2) == play(second, [0, 1], 25, 2)
 
 
+@with_miniworld
+@pytest.mark.parametrize(
+    ("task", "low", "high"),
+    [
+        ("Sign", (4.4, 4.4), (4.6, 5.6)),
+        ("TMaze", (-0.6, -1.6), (7.6, 1.6)),
+        ("YMaze", (-8.75, -1.6), (-1.55, 1.6)),
+    ],
+)
+def test_the_agent_begins_where_the_released_package_has_it(
+    task: str, low: tuple[float, float], high: tuple[float, float]
+) -> None:
+    """gym_miniworld/miniworld.py:885 at ff61a67: its radius, 0.4, inside of what the task asks for."""
+    player = mini_world.Player(task)
+    for word in range(40):
+        player.begin(word)
+        place = player.inner.agent.pos[[0, 2]]
+        assert (np.array(low) - 1e-6 <= place).all() and (place <= np.array(high) + 1e-6).all()
+        if task == "TMaze":  # in the last two metres of an arm that ends at 8
+            box = player.inner.box
+            assert 6 + box.radius <= abs(box.pos[2]) <= 8 - box.radius
+        assert player.inner.entities.count(player.inner.agent) == 1
+
+
+def test_a_place_outside_of_the_bounds_is_drawn_again_and_one_that_is_given_stays() -> None:
+    room = SimpleNamespace(min_x=0.0, max_x=8.0, min_z=0.0, max_z=8.0, point_inside=lambda _: True)
+    drawn = iter([(0.2, 0, 4), (4, 0, 5.8), (7.8, 0, 4), (4, 0, 5)])
+    inner: Any = SimpleNamespace(rooms=[room], entities=[])
+
+    def place(thing: Any, room: Any = None, pos: Any = None, dir: Any = None, **bounds: Any) -> None:
+        thing.pos = next(drawn) if pos is None else pos
+        inner.entities.append(thing)
+
+    inner.place_entity = place
+    placed, thing = mini_world.inside_of_bounds(inner), SimpleNamespace(radius=0.5, pos=None)
+    assert placed(thing, max_z=6.0, min_x=None) is thing and thing.pos == (4, 0, 5)
+    other = SimpleNamespace(radius=0.5, pos=None)
+    assert placed(other, pos=(0, 0, 0)).pos == (0, 0, 0)
+    assert inner.entities == [thing, other]
+
+
 class Ending:
     """A stand-in for a player, whose episodes end at once with one reward."""
 
