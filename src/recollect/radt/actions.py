@@ -1,8 +1,8 @@
 """Actions as a sequence model meets them: one of a few (integers), or several numbers in [-1, 1] at once (floats).
 
 "No action" (padding, or the one of now) is the index behind the last action, or NaN. NaN also stands in dimensions that a
-task does not have where tasks of several sizes share one shape (DMControl). It is zero on the way in and left out of the
-loss, as published.
+task does not have where tasks of several sizes share one shape (DMControl). It is zero on the way in, as released, and left
+out of the loss. The released squared error counts such a dimension, with target 0; only its cross-entropy leaves it out.
 
 Continuous actions are predicted in one of two ways:
 
@@ -31,12 +31,20 @@ def where(real: Tensor, action: Tensor, none: float) -> Tensor:
 
 
 class ContinuousEmbedding(nn.Linear):
-    """Actions [..., A] -> [..., D]; where there is no action at all: zero, as the table of discrete actions has it."""
+    """Actions [..., A] -> [..., D]; where there is no action at all: zero, as the table of discrete actions has it.
+
+    Args:
+        padding_read: no action is embedded as an action of zeros instead, as in released padding, which AD and DT read.
+    """
+
+    def __init__(self, size: int, width: int, *, padding_read: bool = False) -> None:
+        super().__init__(size, width)
+        self.padding_read = padding_read
 
     def forward(self, action: Tensor) -> Tensor:
         known = ~action.isnan()
         embedded = super().forward(torch.where(known, action, 0.0))
-        return embedded * known.any(-1, keepdim=True)
+        return embedded if self.padding_read else embedded * known.any(-1, keepdim=True)
 
 
 class ContinuousHead(nn.Linear):

@@ -137,7 +137,8 @@ class ExperienceEmbedding(nn.Module):
             self._register_tables(settings)
         self.action: nn.Module
         if settings.action_size:
-            self.action = actions.ContinuousEmbedding(settings.action_size, width)
+            read = settings.padding == "attended"
+            self.action = actions.ContinuousEmbedding(settings.action_size, width, padding_read=read)
         else:
             self.action = nn.Embedding(settings.actions + 1, width, padding_idx=settings.actions)
         self.reward = nn.Linear(1, width)
@@ -274,9 +275,8 @@ class DecisionTransformer(nn.Module):
             copied = self.transformer.state_dict()
             self.context_encoder.load_state_dict({name: copied[name] for name in self.context_encoder.state_dict()})
         width = settings.transformer.width
-        self.action_head: nn.Linear
         if settings.action_size:
-            self.action_head = actions.ContinuousHead(width, settings.action_size, settings.action_bins)
+            self.action_head: nn.Linear = actions.ContinuousHead(width, settings.action_size, settings.action_bins)
         else:
             self.action_head = nn.Linear(width, settings.actions)
         initialise(self.action_head, draws)

@@ -47,7 +47,7 @@ from recollect.radt.context_reader import ContextReader
 from recollect.radt.decision_transformer import DecisionTransformer, bins_of
 from recollect.radt.demonstrations import Demonstrations
 from recollect.radt.embedders import Embedder
-from recollect.radt.embedding import SteppedQueries, load_embedder
+from recollect.radt.embedding import SteppedQueries, embedder_name, load_embedder
 from recollect.radt.episodic_memory import EpisodicSettings, Hits
 from recollect.radt.experience import Experience
 from recollect.radt.memory_settings import MemorySettings
@@ -296,7 +296,7 @@ class RetrievalPolicy(InContextPolicy):
 def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
     chosen: Hyperparameters = settings.method.hyperparameters
     steps_read = max(chosen.retrieval.places, chosen.acting.select) * chunk_settings(memory_of(settings)).value_length
-    return chosen.network.build(
+    network = chosen.network.build(
         settings.environment,
         facts,
         seed=settings.seed,
@@ -306,6 +306,11 @@ def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
         predict_return=chosen.return_loss > 0 and chosen.network.tokens == "interleaved",
         reads_context=True,
     )
+    if embedder_name(memory_of(settings))[0] == "lm":
+        # As released: tables of the context are copied from those of the window. Where a DT is loaded, all is drawn anew.
+        assert network.embed_context is not None
+        network.embed_context.load_state_dict(network.embed.state_dict())
+    return network
 
 
 def train(settings: Settings, inputs: Inputs, run: Run) -> RetrievalPolicy:

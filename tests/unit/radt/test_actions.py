@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recollect.common.transformer import TransformerSettings
 from recollect.radt.actions import (
     NONE,
     ContinuousEmbedding,
@@ -17,6 +18,7 @@ from recollect.radt.actions import (
     tokens_of,
     where,
 )
+from recollect.radt.decision_transformer import DecisionTransformer, DecisionTransformerSettings
 from recollect.radt.dt import loss_of_steps
 
 
@@ -43,6 +45,18 @@ def test_no_action_embeds_to_zero_and_missing_dimensions_as_if_they_were_zero() 
     assert torch.equal(out[2], torch.zeros(5))
     out.sum().backward()
     assert torch.isfinite(embedding.weight.grad).all() and torch.isfinite(embedding.bias.grad).all()  # type: ignore[union-attr,arg-type]
+
+
+def test_no_action_of_padding_that_is_read_embeds_as_zeros_do() -> None:
+    """As the released embedding of padded actions, which are zeros: its bias."""
+    embedding = ContinuousEmbedding(3, 5, padding_read=True)
+    assert torch.equal(embedding(torch.full((3,), NONE)), embedding(torch.zeros(3)))
+    shape = DecisionTransformerSettings(
+        action_size=3, window=4, transformer=TransformerSettings(width=8, layers=1, heads=2)
+    )
+    for padding in ("hidden", "attended"):
+        network = DecisionTransformer(shape.model_copy(update={"padding": padding}), seed=0)
+        assert network.embed.action.padding_read == (padding == "attended")
 
 
 def test_where_puts_none_in_all_dimensions_of_a_step() -> None:

@@ -391,6 +391,16 @@ def test_shared_context_tables_are_one_set_of_weights_that_survives_the_policy_f
         assert torch.equal(mine, theirs)
 
 
+def test_tables_of_the_context_begin_as_copies_where_a_language_model_embeds(tiny: Any) -> None:
+    for method, copied in (("radt_agnostic", True), ("radt", False)):
+        network = tiny(tokens="interleaved").network(tiny(tokens="interleaved").settings(method))
+        theirs = dict(network.embed_context.named_parameters())
+        for name, table in network.embed.named_parameters():
+            assert theirs[name] is not table
+            if table.ndim > 1:
+                assert torch.equal(theirs[name], table) == copied, name
+
+
 def test_the_policy_file_holds_the_trained_embedder_and_no_language_model(tiny: Any) -> None:
     own = tiny().policy(tiny().settings("radt")).arrays()
     assert any(name.startswith("embedder/network/") for name in own)
