@@ -8,9 +8,10 @@ N, whether an attempt begins, and how many are over, of k.
 `hard`: in half of the rollouts the moves +x and +y are swapped; with chance 1/4 each seen coordinate is off by -1, 0 or 1;
 with chance 1/3 the cell that a move leaves becomes a hole for the rest of the attempt; attempts may last twice as long.
 
-What differs from upstream: the observation that begins an attempt already counts the one that is over (upstream: from
-the step after). In `hard` upstream compares (x, y) with (next y, next y), so it also breaks the cell of one who stays where x and y
-differ. Lakes are those of gymnasium's generator in distribution, not in random numbers.
+What differs from upstream: the observation that begins an attempt already counts the one that is over (so does AMAGO's seed
+code; the newer one counts it from the step after). In `hard` the seed code compares (x, y) with (next y, next y), so it also breaks
+the cell of one who stays where x and y differ; the newer one does not. The limit of an attempt and `slip` are the newer one's: the
+seed code has none. Lakes are those of gymnasium's generator in distribution, not in random numbers.
 """
 
 from __future__ import annotations

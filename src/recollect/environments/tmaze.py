@@ -7,7 +7,8 @@ Staying behind the pace of the optimal walk costs 1/length per step; the right s
 - The horizon is length + 1 (passive) and length + 3 (active), and the late penalty -1/length, as in the released code.
   The paper's text has another active corridor length and penalty; the code made its figures.
 - ``terminated`` is set at the horizon: as in the released code, nothing is bootstrapped past it.
-- `late: not_right` is AMAGO's reward (specification 4.9 of AMAGO): a step other than "right" costs, wherever the agent is.
+- `late: not_right` is AMAGO's reward (specification 4.9 of AMAGO): a step other than "right" costs, wherever the agent is. The
+  steps that the way back to the sign takes are free, as in its code (`TMazeAlt.reward_fn`).
 - The side is drawn from the instance's own stream; upstream draws it from numpy's global generator.
 - `carried: true` is ours, for small scales: in the corridor every action moves right, so that only the turn is learned.
 - The ``expose_*`` options append entries to the observation, scaled to [-1, 1]; upstream puts some of them, unscaled, in
@@ -44,7 +45,8 @@ class Options(WorldOptions):
     goal_reward: paid at the last step on the side of the sign.
     horizon: steps of an episode; None: those of the optimal walk, length + 2 * oracle_length + 1.
     late_penalty: added at each earlier step at which the agent is behind the optimal walk; None: -1 / length.
-    late: when a step is late: "behind" (the agent is behind the optimal walk) or "not_right" (the action is not right).
+    late: when a step is late: "behind" (the agent is behind the optimal walk) or "not_right" (the action is not right,
+        after the first `oracle_length` steps).
     distract_reward: added at each step but the last at which the agent stands at the sign's cell.
     carried: in the corridor every action moves right, so that an episode asks for memory alone. Passive only. Agents should not
         be told their last action: as it does nothing there, it can hold the sign.
@@ -162,7 +164,8 @@ class TMaze(BaseWorld):
         np.greater(at_sign_B, self._seen_B, out=self._showing_B)
         self._seen_B |= at_sign_B
 
-        late_B = x_B < self._timestep_B - maze.back if maze.late == "behind" else actions_B != 0
+        clock_B = self._timestep_B
+        late_B = x_B < clock_B - maze.back if maze.late == "behind" else (actions_B != 0) & (clock_B > maze.back)
         rewards_B = np.where(late_B, np.float32(maze.penalty), np.float32(0.0))
         if maze.distract_reward:
             rewards_B[at_sign_B] += np.float32(maze.distract_reward)
@@ -200,7 +203,7 @@ class TMaze(BaseWorld):
             reward = np.float32(maze.goal_reward if y == goal else 0.0)
             self._ended_B[0] = self._any_ended = True
         else:
-            late = x < t - self._back if maze.late == "behind" else action != 0
+            late = x < t - self._back if maze.late == "behind" else action != 0 and t > self._back
             reward = self._penalty if late else np.float32(0.0)
             if maze.distract_reward and at_sign:
                 reward = reward + np.float32(maze.distract_reward)
@@ -263,8 +266,6 @@ class TMaze(BaseWorld):
     def optimal_return(self) -> np.ndarray:
         """Of the walk that fetches the sign, keeps pace and turns to its side. Options may make another plan better."""
         maze = self.options
-        if maze.back and maze.late == "not_right":
-            return super().optimal_return()
         if maze.distract_reward or maze.penalty > 0 or maze.goal_reward < 0 or maze.horizon is not None:
             return super().optimal_return()
         return np.full(self.num_envs, maze.goal_reward, dtype=np.float64)

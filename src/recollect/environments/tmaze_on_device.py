@@ -62,7 +62,7 @@ class TMazeOnDevice:
         showing_B = at_sign_B.long() * (1 - seen_B)
         seen_B = torch.maximum(seen_B, at_sign_B.long())
 
-        late_B = x_B < self.time - maze.back if maze.late == "behind" else action_B != 0
+        late_B = x_B < self.time - maze.back if maze.late == "behind" else (action_B != 0) & (self.time > maze.back)
         reward_B = torch.where(late_B, np.float32(maze.penalty).item(), 0.0)
         if maze.distract_reward:
             reward_B = reward_B + at_sign_B * np.float32(maze.distract_reward).item()

@@ -5,7 +5,8 @@
   `network: continual_world` (`continual_sac.yaml`; the data's folder is called `metaworld_v2_cwnet_2M`).
 - An agent sees and does what its task has: not the slots of other tasks, and the goal where `agent_options` shows it. The
   histories hold what the environment's methods see, so a hidden goal is zero in them, and unused actions are zero.
-- The end of an episode by time is no end of the world: SB3 bootstraps there.
+- Meta-World never ends an episode: gym's TimeLimit cuts it, and SB3 bootstraps there. dm_control ends it itself at the same
+  step, which SB3 takes for an end of the world (`bootstrap_limit: false`).
 - A stage makes the histories of each task in a job of its own (`BY_TASK`): an agent learns for hours, on one core.
 - SB3 draws from the generators of torch and numpy. They are set anew, from (purpose, seed, split, task, steps), before each
   block of steps and put back behind it. So a run that is killed goes on bit-exactly from the end of a block.
@@ -57,6 +58,9 @@ class Hyperparameters(Frozen):
     )
     network: Literal["plain", "continual_world"] = Field(
         "plain", description="ReLU; or Continual World's: LayerNorm and tanh behind the first layer, then leaky ReLU."
+    )
+    bootstrap_limit: bool = Field(
+        True, description="The end of an episode by time is no end: the next value counts. DMControl: false."
     )
     agent_options: dict[str, Any] = Field(
         {"goal": "shown"}, description="Options of the world that differ for the agent; histories do not show it."

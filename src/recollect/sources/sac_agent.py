@@ -32,13 +32,17 @@ if TYPE_CHECKING:
 class OneTask(gymnasium.Env[np.ndarray, np.ndarray]):
     """A world of one instance as SB3 plays it. An episode that ends begins anew within the step.
 
+    Args:
+        bootstrap_limit: an end by time is told as such; else as any other end.
+
     Attributes:
         entries: which numbers of an observation the task has, [D] of the world's.
         rows: what happened since they were taken, one (observation, action, reward, done) per step.
-        ends: of each episode that ended, what its last step led to, and whether only its time was over.
+        ends, cut: of each episode that ended, what its last step led to, and whether SB3 bootstraps there.
     """
 
-    def __init__(self, world: str, options: Mapping[str, Any], task: Task, seed: int) -> None:
+    def __init__(self, world: str, options: Mapping[str, Any], task: Task, seed: int, bootstrap_limit: bool) -> None:
+        self.bootstrap_limit = bootstrap_limit
         self.world = registry.make_world(world, options, [task], world_seeds(seed, [task]))
         seen: Any = self.world.single_observation_space
         acts: Any = self.world.single_action_space
@@ -69,7 +73,8 @@ class OneTask(gymnasium.Env[np.ndarray, np.ndarray]):
         padded[: len(action)] = action
         now, reward, terminated, truncated, _ = self.world.step(padded[None])
         faults.check_step(self.world, now, reward)
-        ended, cut = bool(terminated[0] | truncated[0]), bool(truncated[0] & ~terminated[0])
+        ended = bool(terminated[0] | truncated[0])
+        cut = self.bootstrap_limit and bool(truncated[0] & ~terminated[0])
         self.rows.append((self.seen, padded, np.float32(reward[0]), ended))
         self.episode_return += float(reward[0])
         self.seen = led_to = now[0]
@@ -128,7 +133,7 @@ class SACAgent:
         self, world: str, options: Mapping[str, Any], task: Task, settings: Hyperparameters, seed: int
     ) -> None:
         self.keys = (seed, task.split, task.index)
-        self.env = OneTask(world, options, task, seed)
+        self.env = OneTask(world, options, task, seed, settings.bootstrap_limit)
         with own_draws():
             self.model = SAC(
                 "MlpPolicy" if settings.network == "plain" else ContinualWorldPolicy,

@@ -16,7 +16,7 @@ from recollect.artifacts.sealed import write_bytes
 from recollect.settings.catalogue import PAPERS, known, load
 from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder, names, read_yaml
-from recollect.settings.resolve import method_mapping
+from recollect.settings.resolve import environment_mapping, method_mapping
 from recollect.stages.declared import READ, Entry, entries, summary, value_as_yaml
 
 FOLDER = Path("docs/reference")
@@ -95,6 +95,7 @@ def _page(paper: str) -> str:
                 found.setdefault(entry, []).append(name)
     published = read_yaml(PUBLISHED / f"{'radt' if kind == 'source' else paper}.yaml")
     methods = _methods() if kind == "method" else {}
+    runs = {name: [f"*/{method}" for method in own] for name, own in methods.items()} if methods else _learned_by()
     order = list(dict.fromkeys(entry[0] for entry in found))
     prefix = "environment.source." if kind == "source" else "method."
     lines = [f"# {TITLES[paper]}: hyper-parameters", "", _INTRODUCTIONS[kind], ""]
@@ -102,7 +103,7 @@ def _page(paper: str) -> str:
     lines += ["", f"Published: {published['paper']}; {published['code']}.", ""]
     lines += ["| setting | of | takes | default | what it does | published |", "|---|---|---|---|---|---|"]
     for (key, takes, default, said), of in sorted(found.items(), key=lambda item: _order(item[0][0], order)):
-        readers = {method for name in of for method in methods.get(name, ())}
+        readers = {run for name in of for run in runs.get(name, ())}
         whole = f"{prefix}{'' if key.startswith('memory.') else 'hyperparameters.'}{key}"
         cells = (f"`{key}`", "all" if len(of) == len(modules) else ", ".join(of), takes, f"`{default}`", said)
         lines.append(f"| {' | '.join(map(_cell, (*cells, _published(whole, published, readers))))} |")
@@ -135,22 +136,32 @@ def _methods() -> dict[str, list[str]]:
     return methods
 
 
+def _learned_by() -> dict[str, list[str]]:
+    """The environments whose histories a source learns at scale `paper`, as patterns of runs, without any of yours."""
+    runs: dict[str, list[str]] = {}
+    for path in sorted((config_folder() / "environments").glob("*.yaml")):
+        source = environment_mapping("paper", path.stem).get("source")
+        if source is not None:
+            runs.setdefault(source["algorithm"], []).append(f"{path.stem}/*")
+    return runs
+
+
 # -------------------------------------------------------------------------------------------------- what is published
 
 
-def _published(key: str, published: Mapping[str, Any], methods: Collection[str]) -> str:
-    """The values of a setting that are published for some methods, each with the place where it stands.
+def _published(key: str, published: Mapping[str, Any], readers: Collection[str]) -> str:
+    """The values of a setting that are published for some runs, each with the place where it stands.
 
     Args:
-        methods: empty: a setting of no method, so all values count.
+        readers: those of a method in all environments, `*/dqn_gpt`, or of an environment with all methods, `procgen/*`.
     """
     found: dict[str, tuple[str, list[str]]] = {}
     for group in published["groups"]:
         said = group["settings"].get(key)
-        runs = [run for run in group["runs"] if not methods or _is_of(run, methods)]
+        runs = [run for run in group["runs"] if any(_is_of(run, reader) for reader in readers)]
         if said is None or not runs:
             continue
-        if all(any(fnmatchcase(f"*/{method}", run) for run in runs) for method in methods):
+        if all(any(fnmatchcase(reader, run) for run in runs) for reader in readers):
             found.clear()  # the last that says something of a run decides
         if isinstance(said, list):
             value, source = value_as_yaml(said[0]), said[1]
@@ -169,10 +180,11 @@ def _published(key: str, published: Mapping[str, Any], methods: Collection[str])
     return next((f"not published: {why}" for name, why in published["ours"].items() if fnmatchcase(key, name)), "")
 
 
-def _is_of(pattern: str, methods: Collection[str]) -> bool:
-    """Whether a pattern of runs, `dark_room_*/dqn_*`, is of one of these methods themselves, and not of a variant."""
-    wanted = pattern.rpartition("/")[2]
-    return any(fnmatchcase(method, wanted) for method in methods)
+def _is_of(pattern: str, reader: str) -> bool:
+    """Whether a pattern of runs, `dark_room_*/dqn_*`, is of those of a reader; a method's variants are not its own runs."""
+    env, method = reader.split("/")
+    wanted_env, _, wanted_method = pattern.rpartition("/")
+    return fnmatchcase(method, wanted_method) if env == "*" else fnmatchcase(env, wanted_env or "*")
 
 
 def _cell(text: str) -> str:

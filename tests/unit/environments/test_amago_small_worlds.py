@@ -295,6 +295,17 @@ def test_what_is_late_is_an_action_in_one_maze_and_a_place_in_the_other() -> Non
         assert sum(float(world.step(np.array([a]))[1][0]) for a in (2, 0, 0, 0)) == expected
 
 
+def test_the_way_back_to_the_sign_is_free() -> None:
+    """As in AMAGO's `TMazeAltActive`, whose penalty asks for `time_step > oracle_length`."""
+    options: dict[str, Any] = {"variant": "active", "length": 4, "late": "not_right"}
+    for batch in (1, 2):  # a single maze has a step of its own
+        world = tmaze.World(tmaze.tasks("train", **options) * batch, seeds=np.zeros(batch), **options)
+        world.reset()
+        rewards = [float(world.step(np.full(batch, a))[1][0]) for a in (2, 2, 0, 0, 0, 0)]
+        assert rewards == [0, -0.25, 0, 0, 0, 0]
+        assert (world.optimal_return() == 1).all()
+
+
 def test_as_many_forks_go_on_to_the_left_as_to_the_right() -> None:
     turns = make("package_delivery", 3000)[0].get_state()["turns"]
     found, often = np.unique(turns[turns > 0], return_counts=True)

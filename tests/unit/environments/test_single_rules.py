@@ -23,7 +23,6 @@ def test_the_optimal_return_is_said_only_where_the_walk_that_keeps_pace_is_best(
     assert make("tmaze", 2, length=5, goal_reward=3.0).optimal_return().tolist() == [3.0, 3.0]
     for options in (
         {"late_penalty": 0.5},
-        {"variant": "active", "late": "not_right"},
         {"distract_reward": 0.1},
         {"horizon": 9},
     ):

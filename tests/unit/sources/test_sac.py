@@ -61,12 +61,15 @@ def test_a_history_is_what_the_world_did_and_shows_no_goal() -> None:
                 seen, _ = world.reset(options={"reset_mask": ended})
 
 
-def test_an_agent_has_its_settings_and_draws_and_learns_from_what_happened() -> None:
+@pytest.mark.parametrize("bootstrap_limit", [False, True])
+def test_an_agent_has_its_settings_and_draws_and_learns_from_what_happened(bootstrap_limit: bool) -> None:
+    """An end by time is one for SB3 in DMControl, whose suite says `done` there (`bootstrap_limit: false`)."""
     pytest.importorskip("stable_baselines3")
     from recollect.sources.sac_agent import SACAgent
 
     chosen: dict[str, Any] = {"learning_rate": 0.02, "learning_starts": 99, "batch_size": 7, "gamma": 0.9, "tau": 0.3}
-    settings = sac.Hyperparameters(**chosen, hidden=(6, 5), train_every=5, replay=50, transitions=60)
+    more: dict[str, Any] = {"replay": 50, "transitions": 60, "bootstrap_limit": bootstrap_limit}
+    settings = sac.Hyperparameters(**chosen, **more, hidden=(6, 5), train_every=5)
     options, (task, _) = {**OPTIONS, "goal": "shown"}, registry.tasks(WORLD, OPTIONS, "train")
     agent, other = (SACAgent(WORLD, options, one, settings, 1) for one in (task, replace(task, index=7)))
     model, buffer = agent.model, agent.model.replay_buffer
@@ -79,12 +82,14 @@ def test_an_agent_has_its_settings_and_draws_and_learns_from_what_happened() -> 
     seen = world.reset()[0]
     for action in np.concatenate(blocks):
         led_to, reward, _, cut, _ = world.step(action[None])
-        rows.append((seen[0, agent.env.entries], led_to[0, agent.env.entries], reward[0], cut[0], cut[0]))
+        rows.append(
+            (seen[0, agent.env.entries], led_to[0, agent.env.entries], reward[0], cut[0], cut[0] and bootstrap_limit)
+        )
         seen = world.reset(options={"reset_mask": cut})[0] if cut[0] else led_to
     kept = [buffer.observations, buffer.next_observations, buffer.rewards, buffer.dones, buffer.timeouts]
     for array, expected in zip(kept, zip(*rows, strict=True), strict=True):
         np.testing.assert_array_equal(array[:40, 0], np.array(expected))
-    assert buffer.timeouts.sum() == 2
+    assert buffer.timeouts.sum() == 2 * bootstrap_limit
 
 
 def test_a_history_depends_on_its_own_task_alone_and_leaves_the_generators_alone() -> None:

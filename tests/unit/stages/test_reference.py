@@ -70,9 +70,21 @@ def test_what_is_published_of_a_method_is_its_own_last_word_and_no_ablation() ->
         {"runs": ["*/fast.rate_9"], "settings": {key: [9, "figure 6"]}},
     ]
     table = {"groups": groups, "ours": {"*.every": "how often"}}
-    assert reference._published(key, table, {"slow"}) == "1 (a.py:1); paper 3; released 4 (table 5, `maze/*`)"
-    assert reference._published(key, table, {"fast"}).startswith("2 (b.py:2, `*/fast`); paper 3")
-    assert reference._published("method.hyperparameters.every", table, {"fast"}) == "not published: how often"
+    assert reference._published(key, table, {"*/slow"}) == "1 (a.py:1); paper 3; released 4 (table 5, `maze/*`)"
+    assert reference._published(key, table, {"*/fast"}).startswith("2 (b.py:2, `*/fast`); paper 3")
+    assert reference._published("method.hyperparameters.every", table, {"*/fast"}) == "not published: how often"
+
+
+def test_what_is_published_of_a_source_is_of_the_environments_that_learn_with_it() -> None:
+    key = "environment.source.hyperparameters.rollout"
+    groups = [
+        {"runs": ["rooms_*/*", "mazes/*"], "settings": {key: [2048, "a.py:1"]}},
+        {"runs": ["games/*"], "settings": {key: [256, "b.py:2"]}},
+    ]
+    table = {"groups": groups, "ours": {}}
+    assert reference._published(key, table, {"rooms_7/*", "rooms_9/*"}) == "2048 (a.py:1, `rooms_*/*`)"
+    assert reference._published(key, table, {"games/*"}) == "256 (b.py:2, `games/*`)"
+    assert reference._published(key, table, set()) == ""
 
 
 def test_outside_a_clone_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
