@@ -125,7 +125,7 @@ class Psychlab(ReplayedWorld):
     Observations: uint8 [B, 3, 80, 80]. Actions: the rows of `ACTIONS`; only looking matters, nobody can walk here.
     """
 
-    knows_success = False  # an episode ends after its time, whatever was answered
+    knows_success = False  # an episode ends after 60 answers or its time, right or wrong
 
     options: Options
     options_model = Options

@@ -100,23 +100,27 @@ def _initialise(layer: nn.Conv2d, draws: torch.Generator, *, orthogonal: bool) -
 
 
 def random_shift(images: Tensor, draws: Seeded, *, pad: int = 4, share: float = 0.75) -> Tensor:
-    """DrQ-v2's augmentation: the last `share` of the sequences are moved by up to `pad` pixels, edges repeated.
+    """DrQ-v2's augmentation: images of the last `share` of the sequences are moved by up to `pad` pixels, edges repeated.
 
     Args:
-        images: bytes [B, T, C, H, W]; all images of a sequence move alike.
+        images: bytes [B, T, C, H, W]; each image moves by itself, as in the released code.
     """
-    B, _, _, H, W = images.shape
+    B, T, _, H, W = images.shape
     whole, begin = B, 0
     if isinstance(draws, RowsOfDraws):
         whole, begin, draws = draws.share.batch, draws.share.rows.start, draws.whole
-    still = whole - round(share * whole)  # sequences of the whole batch that are not moved
+    still = max(0, min(math.ceil(whole * (1 - share)), whole - 1))  # sequences of the whole batch that are not moved
     first = min(B, max(0, still - begin))
-    # Time and channels are one axis here, because padding with edges takes no five axes.
-    padded = functional.pad(images[first:].float().flatten(1, 2), (pad,) * 4, mode="replicate")
-    corners = torch.randint(2 * pad + 1, (whole - still, 2), generator=draws).tolist()
+    corner_NT2 = torch.randint(2 * pad + 1, (whole - still, T, 2), generator=draws)
     shifted = images.clone()
-    for b in range(first, B):
-        y, x = corners[begin + b - still]
-        cut = padded[b - first, :, y : y + H, x : x + W]
-        shifted[b] = cut.view(images.shape[1:]).to(images.dtype)
+    if first == B:
+        return shifted
+    # Time and sequences are one axis here, because padding with edges takes no five axes.
+    padded = functional.pad(images[first:].float().flatten(0, 1), (pad,) * 4, mode="replicate")
+    own = corner_NT2[begin + first - still : begin + B - still].flatten(0, 1).to(images.device)
+    y_MH = own[:, :1] + torch.arange(H, device=images.device)
+    x_MW = own[:, 1:] + torch.arange(W, device=images.device)
+    image_M = torch.arange(len(own), device=images.device)
+    cut_MHWC = padded.movedim(1, -1)[image_M[:, None, None], y_MH[:, :, None], x_MW[:, None, :]]
+    shifted[first:] = cut_MHWC.movedim(-1, 1).unflatten(0, (B - first, T)).to(images.dtype)
     return shifted

@@ -15,7 +15,11 @@ What differs from the Lab's level:
 - A step is a step: no frames are skipped, and the fixation lasts one step (the Lab plays four frames per action). The
   horizon is the same, 300 seconds of 7.5 actions, but 60 answers take at least 3 x 60 - 1 steps, and then the
   episode is over.
-- The view is a flat picture that moves sideways, not a 3D scene.
+- The reward is paid, and image and buttons go, when the gaze reaches a button; the flash lasts one step. The Lab flashes when
+  a button is looked at, and pays and goes on when the gaze leaves it. Who stays at a button there waits until time is over.
+- The view is a flat picture that moves sideways, not a 3D scene. It is grey where the Lab's screen is white, buttons are 10 x
+  20 pixels where the Lab's are a tenth of the screen each way, and an episode begins at the cross (the Lab: up to 22.5 degrees
+  beside it).
 - Images have their channels first. In the released runs they had them last by accident, so HELM's grey image was a mean over the
   wrong axis, 240 numbers instead of 6,400, and the CNN was larger by 34 million parameters.
 

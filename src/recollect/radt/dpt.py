@@ -7,6 +7,8 @@ unknown [?]. What we chose:
 - Labels are the logged actions, as in the released loader; DPT itself (Lee et al. 2023) has the optimal ones.
 - [?] Contexts are drawn uniformly from the task's *other* episodes. The released loader means to leave out the query's
   own, but compares an index with an episode, so it never does.
+- [?] One context episode. The released loader gives one less than its sequences per sample, which is two for AD; the paper says
+  two episodes. It pads to the length of all sequences, and DPT's published speed of training is AD's, so two fits.
 - The separator is all zero, timestep included. Released: its action is 0 as well, which is an action; here there is
   none. With merged tokens it takes the context's last timestep, so that it carries the last action and reward.
 - [?] Loss on the query step only. The released loader's mask leaves the separator in, with label 0.
