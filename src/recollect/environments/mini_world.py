@@ -93,25 +93,29 @@ def inside_of_bounds(inner: Any) -> Callable[..., Any]:
     """The package's `place_entity`, but that a thing stands inside of its bounds, as far from them as its radius.
 
     So upstream draws places. The package of today draws them from up to a radius outside of the bounds, and only walls keep them
-    off: Sign's agent would begin in 1.8 x 2.8 metres instead of 0.2 x 1.2. A place that upstream cannot draw is drawn again.
-    That gives upstream's distribution, as all rooms that a task may draw from are of one size.
+    off: Sign's agent would begin in 1.8 x 2.8 metres instead of 0.2 x 1.2. And it would seldom begin in a passage between two
+    rooms, which is a small room (FourRooms, MazeS3Fast). Where bounds are closer than twice a radius, upstream draws between
+    the two places anyway.
     """
     place = inner.place_entity
 
     def placed(thing: Any, room: Any = None, pos: Any = None, dir: Any = None, **bounds: float | None) -> Any:
-        while True:
-            place(thing, room=room, pos=pos, dir=dir, **bounds)
-            if pos is not None:
-                return thing
-            around = room or next(one for one in inner.rooms if one.point_inside(thing.pos))
+        draws, free = inner.np_random, thing.radius
+        if pos is None and not len(inner.wall_segs):
+            inner._gen_static_data()  # walls, and how large each room is
+        while pos is None:
+            around = room or inner.rooms[draws.choice(len(inner.rooms), p=inner.room_probs)]
             given = {end: bound for end, bound in bounds.items() if bound is not None}
             low_x, high_x, low_z, high_z = (
                 given.get(end, getattr(around, end)) for end in ("min_x", "max_x", "min_z", "max_z")
             )
-            (x, _, z), free = thing.pos, thing.radius
-            if low_x + free <= x <= high_x - free and low_z + free <= z <= high_z - free:
-                return thing
-            inner.entities.pop()
+            x, z = (
+                draws.uniform(*sorted((low + free, high - free))) for low, high in ((low_x, high_x), (low_z, high_z))
+            )
+            drawn = np.array([x, 0.0, z])
+            if around.point_inside(drawn) and not inner.intersect(thing, drawn, free):
+                pos = drawn
+        return place(thing, pos=pos, dir=dir)
 
     return placed
 

@@ -54,11 +54,11 @@ def test_an_unknown_task_is_refused() -> None:
 @with_miniworld
 @pytest.mark.parametrize("task", TASKS)
 def test_the_package_has_the_published_horizons_and_actions(task: str) -> None:
-    world = make(task, [0])
+    world = make(task, [0, 1, 2])  # of which one may face a wall
     inner: Any = world.players[0].inner  # type: ignore[attr-defined]
     assert (world.horizon, world.single_action_space.n) == (inner.max_episode_steps, inner.action_space.n)  # type: ignore[attr-defined]
     images, _ = world.reset()
-    assert images.shape == (1, 3, 60, 80) and images.dtype == np.uint8 and images.std() > 5
+    assert images.shape == (3, 3, 60, 80) and images.dtype == np.uint8 and images.std() > 5
 
 
 @with_miniworld
@@ -171,21 +171,52 @@ def test_the_agent_begins_where_the_released_package_has_it(
         assert player.inner.entities.count(player.inner.agent) == 1
 
 
-def test_a_place_outside_of_the_bounds_is_drawn_again_and_one_that_is_given_stays() -> None:
-    room = SimpleNamespace(min_x=0.0, max_x=8.0, min_z=0.0, max_z=8.0, point_inside=lambda _: True)
-    drawn = iter([(0.2, 0, 4), (4, 0, 5.8), (7.8, 0, 4), (4, 0, 5)])
-    inner: Any = SimpleNamespace(rooms=[room], entities=[])
+@with_miniworld
+def test_passages_are_begun_in_as_often_as_their_floor_is_large() -> None:
+    """Four of 2 x 2 metres beside four rooms of 6 x 6."""
+    player, often = mini_world.Player("FourRooms"), 0
+    for word in range(200):
+        player.begin(word)
+        x, _, z = player.inner.agent.pos
+        often += bool(abs(x) < 1 or abs(z) < 1)
+    assert 8 <= often <= 36  # 20 wanted, 6 where rooms are drawn before places are refused
 
-    def place(thing: Any, room: Any = None, pos: Any = None, dir: Any = None, **bounds: Any) -> None:
-        thing.pos = next(drawn) if pos is None else pos
+
+class Room(SimpleNamespace):
+    def point_inside(self, place: Any) -> bool:
+        return bool(self.min_x <= place[0] <= self.max_x and self.min_z <= place[2] <= self.max_z)
+
+
+def test_things_stand_a_radius_inside_of_their_bounds_and_rooms_are_drawn_by_their_floor() -> None:
+    rooms = [
+        Room(min_x=0.0, max_x=6.0, min_z=0.0, max_z=6.0),
+        Room(min_x=6.0, max_x=8.0, min_z=0.0, max_z=2.0),
+        Room(min_x=6.0, max_x=6.25, min_z=3.0, max_z=6.0),  # narrower than a thing
+    ]
+    inner: Any = SimpleNamespace(rooms=rooms, entities=[], wall_segs=[], np_random=np.random.default_rng(0))
+    inner.intersect = lambda thing, place, free: False
+
+    def static() -> None:
+        inner.wall_segs, inner.room_probs = [1], np.array([36, 4, 0.75]) / 40.75
+
+    def place(thing: Any, pos: Any = None, dir: Any = None) -> Any:
+        thing.pos = pos
         inner.entities.append(thing)
+        return thing
 
-    inner.place_entity = place
-    placed, thing = mini_world.inside_of_bounds(inner), SimpleNamespace(radius=0.5, pos=None)
-    assert placed(thing, max_z=6.0, min_x=None) is thing and thing.pos == (4, 0, 5)
-    other = SimpleNamespace(radius=0.5, pos=None)
-    assert placed(other, pos=(0, 0, 0)).pos == (0, 0, 0)
-    assert inner.entities == [thing, other]
+    inner.place_entity, inner._gen_static_data = place, static
+    placed = mini_world.inside_of_bounds(inner)
+    found = np.array([placed(SimpleNamespace(radius=0.4), min_x=None).pos for _ in range(4000)])
+    assert len(inner.entities) == 4000
+    small, narrow = found[:, 0] > 6, (found[:, 0] > 6) & (found[:, 2] >= 3)
+    inside = found[small & ~narrow]
+    assert inside[:, 0].min() >= 6.4 and inside[:, 0].max() <= 7.6 and inside[:, 2].max() <= 1.6
+    assert found[~small].min(0)[0] >= 0.4 and found[~small].max(0)[0] <= 5.6
+    assert len(inside) / 4000 == pytest.approx(4 / 40.75, abs=0.02)
+    assert narrow.mean() == pytest.approx(0.75 * 0.25 / 0.55 / 40.75, abs=0.006)
+    bound = [placed(SimpleNamespace(radius=0.4), room=rooms[0], max_z=2.0).pos[2] for _ in range(200)]
+    assert min(bound) >= 0.4 and max(bound) <= 1.6
+    assert placed(SimpleNamespace(radius=0.4), pos=(0, 0, 0)).pos == (0, 0, 0)
 
 
 class Ending:
