@@ -18,6 +18,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"variant": "active", "length": 7, "oracle_length": 2, "expose_position": True, "expose_timestep": True},
     {"length": 3, "late": "not_right", "late_penalty": -0.3, "goal_reward": 2.5, "horizon": 6},
     {"variant": "active", "length": 3, "distract_reward": 0.1, "expose_goal": True},
+    {"variant": "active", "length": 5, "oracle_length": 2, "late": "not_right"},  # free until it is back
 ]
 
 
