@@ -51,21 +51,26 @@ class Together:
             self.ensemble.update()
 
     @cached_property
+    def together(self) -> bool:
+        """Whether seeds play as an ensemble does, one alone too: as such a run does, where its network can."""
+        return self.ensemble is not None and self.ensemble.play() is not None
+
+    @property
     def playing(self) -> int:
-        """How many seeds play at once: all of an ensemble whose networks can, or one after the other."""
-        return 1 if self.ensemble is None or self.ensemble.play() is None else len(self.trainers)
+        """How many seeds play at once: all of them, or one after the other."""
+        return len(self.trainers) if self.together else 1
 
     def collect(self) -> None:
         """A round of episodes of each seed that plays at once."""
         trainer = self.trainers[0]
-        if self.playing > 1:
+        if self.together:
             self._play(False)
         else:
             trainer.play_round(False, trainer.hp.actors)
 
     def evaluate(self) -> None:
         trainer = self.trainers[0]
-        if self.playing > 1:
+        if self.together:
             self._play(True)
         else:
             trainer.at.logged_updates = max(trainer.at.logged_updates, 1)

@@ -23,6 +23,7 @@ from benchmarks.gpu import amago, language, memory, off_policy, one_line, superv
 from benchmarks.gpu.case import Case  # noqa: E402
 from benchmarks.gpu.lines import LINES  # noqa: E402
 from benchmarks.gpu.pretend import PretendGpu  # noqa: E402
+from recollect.memory_rl.off_policy import OffPolicyTrainer  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("in_the_repository")
 SAME = {"fp32": 1e-4}
@@ -94,6 +95,30 @@ def test_an_update_of_memory_rl_never_waits(method: str, members: int, tmp_path:
         assert not gpu.waits
         if members:
             assert together.ensemble.compute.graph is not None
+
+
+@pytest.mark.parametrize("members", [0, 1])
+def test_a_seed_alone_is_timed_as_it_plays_in_a_run(
+    members: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played: list[str] = []
+
+    def noted(name: str) -> Any:
+        plain = getattr(OffPolicyTrainer, name)
+
+        def call(*given: Any) -> Any:
+            played.append(name)
+            return plain(*given)
+
+        return call
+
+    for name in ("play_round", "_evaluate"):
+        monkeypatch.setattr(OffPolicyTrainer, name, noted(name))
+    with PretendGpu():
+        one = off_policy.Together(case("tmaze_passive_5", "dqn_lstm", tmp_path, extra={"members": members}))
+        one.collect()
+        one.evaluate()
+    assert played == ([] if members else ["play_round", "_evaluate"])  # an ensemble of one plays as an ensemble
 
 
 def test_an_update_of_amago_never_waits(tmp_path: Path) -> None:

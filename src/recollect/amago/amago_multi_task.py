@@ -10,7 +10,6 @@ As `amago`, except (specification 1.9):
   draws discrete ones with straight-through Gumbel-softmax.
 
 `critic_loss: regression` and the coefficients give the paper's mixed variants: Dep/Dep is `amago`, Ind/Ind the default here.
-Difference: the released code's target draws go through Gumbel-softmax where actions are discrete; ours are plain draws.
 """
 
 from __future__ import annotations

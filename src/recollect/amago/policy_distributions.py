@@ -7,8 +7,9 @@
 - `Binary`: independent bits; densities are averaged over bits. No gradient through samples either.
 - `Beta`: on [-1, 1].
 
-Source: AMAGO (arXiv 2310.09971), specification 1.4. Difference: the released mixture does not bound its log standard
-deviation and gives the mean before tanh as its mode; ours does so only with `upstream=True`.
+Source: AMAGO (arXiv 2310.09971), specification 1.4. Difference: the seed code's mixture spreads its log standard deviation
+over the same interval but does not bound it (no tanh), gives the mean before tanh as its mode, and reads actions of the
+buffer up to 0.995; ours does so only with `upstream=True`.
 
 `drawn` takes uniform numbers [..., `uniforms`] and not a generator, so that every row of a batch can have a stream of its own.
 """
@@ -29,6 +30,7 @@ from recollect.common.transfer import sent
 
 LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0
 BORDER = 0.99  # actions of the buffer are kept this far inside before tanh is inverted
+MIXTURE_BORDER = 0.995  # those of the seed code's mixture
 
 Kind = Literal["discrete", "continuous", "binary"]
 
@@ -102,8 +104,13 @@ class ClippedSoftmax(Distribution):
         return self.probabilities(raw)
 
 
+def spread_std(share: Tensor) -> Tensor:
+    """Standard deviations: -1 is the least, 1 the largest, unless more is asked for."""
+    return (LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (share + 1.0)).exp()
+
+
 def bounded_std(raw: Tensor) -> Tensor:
-    return (LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (raw.tanh() + 1.0)).exp()
+    return spread_std(raw.tanh())
 
 
 def normal_log_density(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -143,7 +150,7 @@ class TanhMixture(Distribution):
         """Log weights [..., M], means and standard deviations [..., M, A]."""
         weight, rest = raw[..., : self.modes].log_softmax(-1), raw[..., self.modes :]
         mean, std = rest.unflatten(-1, (self.modes, 2 * self.size)).chunk(2, -1)
-        return weight, mean, std.exp() if self.upstream else bounded_std(std)
+        return weight, mean, spread_std(std) if self.upstream else bounded_std(std)
 
     @torch.no_grad()
     def drawn(self, raw: Tensor, uniform: Tensor) -> Tensor:
@@ -161,7 +168,8 @@ class TanhMixture(Distribution):
 
     def log_prob(self, raw: Tensor, action: Tensor) -> Tensor:
         weight, mean, std = self._parts(raw)
-        action = action.clamp(-BORDER, BORDER)
+        border = MIXTURE_BORDER if self.upstream else BORDER
+        action = action.clamp(-border, border)
         slope = (1.0 - action**2).log().sum(-1)
         density = normal_log_density(action.atanh()[..., None, :], mean, std).sum(-1)
         return (weight + density).logsumexp(-1) - slope

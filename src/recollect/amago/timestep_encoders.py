@@ -178,9 +178,11 @@ class TimestepEncoder(_SeesImages):
         self.crafter, self.ids = settings.encoder == "crafter", shape.ids
         rl2 = rl2_width(shape, settings.layout)
         off = settings.input_norm == "off"
+        # The seed code's encoder of images alone has no such defect.
+        defect = settings.input_norm == "upstream" and (self.crafter or not shape.image)
         self.input_norm = None if off else InputNorm(
             rl2 if self.crafter else shape.vector + rl2,
-            order="upstream" if settings.input_norm == "upstream" else "fixed",
+            order="upstream" if defect else "fixed",
         )  # fmt: skip
         width = shape.vector + rl2
         self.textures: TextureEmbedder | None = None

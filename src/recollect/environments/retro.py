@@ -10,7 +10,7 @@ episode; the tasks of `starts` are each start alone.
   many.
 - There can be one emulator in a process, so each instance is played by a worker process (`worker.py`) of our own Python.
   All are told their actions before any is waited for, so that they play side by side.
-- `terminated`: what the package calls done. Upstream's older version forgets it (an episode then lasts to the horizon).
+- `terminated`: what the package calls done.
 """
 
 from __future__ import annotations

@@ -55,12 +55,19 @@ def train(
 ) -> bool:
     """Train one run, or go on with it; a finished one of today is kept."""
     with prepared(scale, env, method, seed, trust_checkpoint, device) as one:
-        policy = as_ensemble(one) if device != "cpu" and is_ensemble(scale, method) else None
-        if policy is None:
-            with one.run.going_on():
-                policy = one.algorithm.train(one.settings, one.inputs, one.run)
-        one.finish(policy)
+        one.finish(learned(one))
     return one.run.resumed
+
+
+def learned(one: Training) -> Any:
+    """Train one run: on a GPU as an ensemble of itself, where its scale has ensembles of its method. Its policy."""
+    settings, policy = one.settings, None
+    if one.inputs.device != "cpu" and is_ensemble(settings.scale, settings.method.name):
+        policy = as_ensemble(one)
+    if policy is None:
+        with one.run.going_on():
+            policy = one.algorithm.train(settings, one.inputs, one.run)
+    return policy
 
 
 def as_ensemble(one: Training) -> Any:

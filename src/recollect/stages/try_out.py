@@ -16,6 +16,7 @@ from recollect.stages.inputs import train_inputs
 from recollect.stages.plan import plan
 from recollect.stages.records import Record
 from recollect.stages.stage import Job
+from recollect.stages.train import Training, learned
 from recollect.stages.workload import settings_of, work_of
 
 SECONDS = 20.0
@@ -43,7 +44,7 @@ class Stopwatch(Clock):
 
 
 def try_out(job: Job, device: str) -> Record | None:
-    """Train for a few seconds; None where what the run reads is not there, or its steps are not known.
+    """Train for a few seconds, as `recollect train` does; None where what the run reads is not there, or its steps are not known.
 
     A run that logs nothing on its way is trained to its end, and that is what the record says.
 
@@ -58,7 +59,7 @@ def try_out(job: Job, device: str) -> Record | None:
         watch: Any = Stopwatch(Path(scratch))
         begun = time.perf_counter()
         try:
-            module.train(settings, Inputs(device=device, **train_inputs(*of)), watch)
+            learned(Training(module, settings, Inputs(device=device, **train_inputs(*of)), watch, {}))
             seconds = time.perf_counter() - begun  # it was over before
         except _Enough:
             if not steps:

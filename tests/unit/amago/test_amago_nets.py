@@ -244,7 +244,11 @@ def test_the_released_mixture_is_a_switch() -> None:
     raw[5:] = 4.0  # every mean and log deviation
     assert float(ours.mode(raw)) < 1.0 < float(theirs.mode(raw))
     assert float(ours._parts(raw)[2].max()) <= math.exp(2.0)
-    assert float(theirs._parts(raw)[2].max()) == pytest.approx(math.exp(4.0))
+    # amago/nets/actor_critic.py:145 and amago/agent.py:392
+    assert float(theirs._parts(raw)[2].max()) == pytest.approx(math.exp(12.5))
+    assert float(theirs._parts(torch.zeros_like(raw))[2].max()) == pytest.approx(math.exp(-1.5))
+    border, beyond, inside = (theirs.log_prob(0.1 * raw, torch.tensor([x])) for x in (0.995, 1.0, 0.991))
+    assert border == beyond != inside
 
 
 @pytest.mark.parametrize("policy", [SquashedNormal(1), TanhMixture(1), Beta(1)])
@@ -354,6 +358,20 @@ def test_hiding_the_rl2_vector_hides_it_from_image_encoders_too() -> None:
     assert torch.equal(outs[0], outs[1])
     other = encoder(Steps(None, rl2, torch.zeros(1, 2), 255 - image)).detach()
     assert float((other - outs[0]).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize(("encoder", "image", "order"), [("plain", (), "upstream"), ("plain", (3, 40, 40), "fixed"),
+                                                         ("crafter", (48, 64, 3), "upstream")])  # fmt: skip
+def test_the_seed_codes_order_of_statistics_is_that_of_its_encoders(
+    encoder: str, image: tuple[int, ...], order: str
+) -> None:
+    """amago/nets/tstep_encoders.py:83 and :143; examples/07_crafter_with_instructions.py:90."""
+    shape = StepShape(
+        vector=0 if encoder == "plain" and image else 2, kind="discrete", actions=3, horizon=10, image=image
+    )
+    settings = InputSettings.model_validate({"encoder": encoder, "width": 8, "input_norm": "upstream"})
+    norm = TimestepEncoder(settings, shape, seed=0).input_norm
+    assert norm is not None and norm.order == order
 
 
 def test_features_of_an_image_are_read_as_a_normed_linear_layer_gives_them() -> None:

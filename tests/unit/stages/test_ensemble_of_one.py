@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # benchmarks is no
 from benchmarks.gpu.pretend import PretendGpu
 from recollect.memory_rl.off_policy import OffPolicyTrainer
 from recollect.settings.errors import UserError
-from recollect.stages import paths, records, run, train
+from recollect.stages import paths, records, run, train, try_out
 from recollect.stages.stage import Job
 
 OF = ("smoke", "tmaze_passive_5", "dqn_lstm")
@@ -41,6 +41,17 @@ def test_one_seed_is_trained_by_graphs_on_a_gpu_and_alone_on_a_cpu(
     assert (len(replays) > 50) == (device == "cuda")
     record = records.read(records.place(job))
     assert record is not None and (record.seeds, record.device) == (1, device)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_run_is_tried_out_as_it_is_trained(
+    device: str, as_one: Path, replays: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(try_out, "SECONDS", 0.0)
+    with PretendGpu() if device == "cuda" else nullcontext():
+        record = try_out.try_out(Job("train", *OF), device)
+    assert record is not None and record.seconds > 0
+    assert bool(replays) == (device == "cuda")
 
 
 def test_what_breaks_it_is_raised(as_one: Path, monkeypatch: pytest.MonkeyPatch) -> None:
