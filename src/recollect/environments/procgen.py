@@ -14,7 +14,7 @@ long as the game lets it. Upstream leaves Procgen unseeded, ours draws the level
 - The games are played by a worker process of Python 3.10 (`worker.py`), which is started by the first reset: `procgen` has
   no package for newer Pythons, and `procgen-mirror`, which has, draws 3.6 % of the frames differently (docs/radt.md).
 - Procgen begins the next episode by itself, so the last observation of an episode is never seen: what a step that ends
-  one gives is the first observation of the next. Its own time limits (500 or 1000 steps) look like any other end.
+  one gives is the first observation of the next. Its own time limits (500 to 6000 steps, `LIMITS`) look like any other end.
 - Every instance is a game of its own with its own seed; upstream's share one generator of levels.
 - A sticky action repeats the last one that was played, as upstream; at an episode's start there is none to repeat
   (upstream: action 0, "left and down").
@@ -57,6 +57,8 @@ EVAL_GAMES = {
     "plunder": ((4.5, 30.0), 18.0),
     "jumper": ((3.0, 10.0), 10.0),
 }
+# Steps after which a game ends an episode by itself, where these are not 1000 (its source; not of the memory mode).
+LIMITS = {"bigfish": 6000, "bossfight": 4000, "leaper": 500, "maze": 500, "plunder": 4000}
 # Game: (steps, (lowest, highest return)). The returns are those of the hard mode (Cobbe et al. 2020); the memory mode has
 # none of its own.
 MEMORY_GAMES = {
@@ -70,6 +72,7 @@ MEMORY_GAMES = {
 SPLITS = {"train": TRAIN_GAMES, "seen": TRAIN_GAMES, "unseen": TRAIN_GAMES, "eval": EVAL_GAMES}
 SHAPE_CHW = (3, 64, 64)
 ACTIONS = 15
+MOST_LEVELS = 2**31 - 1  # seeds are numbers of 32 bits
 MAKE = ("game", "start_level", "num_levels")  # of a task's data, what the worker makes a game of
 FORCE, LEAVE = -1, -2  # what the worker understands besides actions
 SCRIPT = Path(procgen_worker.__file__)
@@ -81,8 +84,8 @@ class Options(WorldOptions):
     difficulty: of the levels; `memory` is Procgen's memory mode.
     train_levels: level seeds 0, 1, ... that `train` draws from (and `eval` in the memory mode); 0: all there are.
     seen_level, unseen_level: the level of the tasks of `seen`; of `unseen` and `eval`.
-    horizon: steps of an episode of `train` at most (Procgen's own limits are 500 to 2000); null: 1000, and Procgen's
-        own in the memory mode.
+    horizon: steps of an episode of `train` at most; null: the longest of the games' own limits (of all games 6000), so
+        that none is cut, as in the published data.
     evaluation_horizon: the same for the other splits, but not in the memory mode.
     sticky_actions: with this probability the last action is played again instead of the one that was chosen.
     """
@@ -90,9 +93,9 @@ class Options(WorldOptions):
     games: list[str] | None = Field(default=None, min_length=1)
     game: str | None = None
     difficulty: Literal["easy", "hard", "memory"] = "easy"
-    train_levels: int = Field(default=200, ge=0)
-    seen_level: int = Field(default=1, ge=0)
-    unseen_level: int = Field(default=200, ge=0)
+    train_levels: int = Field(default=200, ge=0, le=MOST_LEVELS)
+    seen_level: int = Field(default=1, ge=0, lt=MOST_LEVELS)
+    unseen_level: int = Field(default=200, ge=0, lt=MOST_LEVELS)
     horizon: int | None = Field(default=None, ge=1)
     evaluation_horizon: int = Field(default=400, ge=1)
     sticky_actions: float = Field(default=0.0, ge=0, lt=1)
@@ -142,7 +145,9 @@ def tasks(split: str, **options: Any) -> list[Task]:
             known[game] = {"normalisation": {"hns": returns}}
     else:
         for game, (scores, best) in SPLITS[split].items():
-            known[game] = {"target_return": best, "normalisation": {"hns": scores}}
+            known[game] = {"target_return": best}
+            if chosen.difficulty == "easy":  # what the scores are of
+                known[game]["normalisation"] = {"hns": scores}
     kept = [game for game in known if chosen.chosen is None or game in chosen.chosen]
     return [Task(i, game, split, {"game": game, **levels, **known[game]}) for i, game in enumerate(kept)]
 
@@ -170,8 +175,10 @@ class Procgen(BaseWorld):
             self.horizon = chosen.evaluation_horizon
         elif chosen.horizon is not None:
             self.horizon = chosen.horizon
-        else:
-            self.horizon = max(MEMORY_GAMES[task.data["game"]][0] for task in self.tasks) if memory else 1000
+        elif memory:
+            self.horizon = max(MEMORY_GAMES[task.data["game"]][0] for task in self.tasks)
+        else:  # the same for every task of an environment: histories and networks have one horizon
+            self.horizon = max(LIMITS.get(game, 1000) for game in chosen.chosen or TRAIN_GAMES)
         self.single_observation_space = Box(0, 255, SHAPE_CHW, np.uint8)
         self.single_action_space = Discrete(ACTIONS)
         self._made_B = self._keep_zeros("made", bool)  # in the worker, of its seed

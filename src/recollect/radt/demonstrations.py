@@ -49,7 +49,7 @@ class Demonstrations:
         past_task = np.searchsorted(table.task, table.task, side="right")
         kept = np.flatnonzero(np.arange(len(table)) >= past_task - chosen.acting.demonstration_episodes)
         length_N = table.length[kept]
-        step_T = np.arange(facts.horizon)
+        step_T = np.arange(length_N.max(initial=0))
         mask_NT = step_T < length_N[:, None]
         last_N1 = length_N[:, None] - 1
         rows_NT = table.start[kept][:, None] + np.minimum(step_T, last_N1)

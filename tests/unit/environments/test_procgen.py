@@ -27,6 +27,17 @@ with_procgen = pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} (`make procg
 PLAYERS = ["stand-in", pytest.param("procgen", marks=with_procgen)]
 
 
+@pytest.mark.parametrize("option", ["train_levels", "seen_level", "unseen_level"])
+def test_a_level_that_procgen_cannot_count_is_refused(option: str) -> None:
+    with pytest.raises(UserError, match=option):
+        registry.tasks("procgen", {option: 2**31}, "train")
+
+
+def test_scores_of_easy_levels_normalise_no_hard_ones() -> None:
+    assert "normalisation" in registry.tasks("procgen", {}, "eval")[0].data
+    assert "normalisation" not in registry.tasks("procgen", {"difficulty": "hard"}, "eval")[0].data
+
+
 @pytest.fixture
 def player(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Who plays: the stand-in, or procgen."""
@@ -95,7 +106,7 @@ def test_the_world_says_what_it_is_without_a_python_that_plays_it(
     monkeypatch.delenv("RECOLLECT_PROCGEN_PYTHON", raising=False)
     world = make([0])
     assert world.single_observation_space.shape == (3, 64, 64) and world.single_observation_space.dtype == np.uint8
-    assert (world.single_action_space.n, world.horizon, make([0], split="seen").horizon) == (15, 1000, 400)  # type: ignore[attr-defined]
+    assert (world.single_action_space.n, world.horizon, make([0], split="seen").horizon) == (15, 6000, 400)  # type: ignore[attr-defined]
     with pytest.raises(UserError, match="make procgen"):
         world.reset()
 

@@ -164,7 +164,7 @@ def test_all_splits_in_one_batch_score_as_one_after_another(
 
 
 def test_splits_of_other_lengths_are_batches_of_their_own() -> None:
-    """Episodes of Procgen's train tasks end after 1000 steps, those of its other tasks after 400: no world has both."""
+    """Episodes of Procgen's train tasks end after 6000 steps, those of its other tasks after 400: no world has both."""
     splits = ("eval", "train", "seen")
     environment = EnvironmentSettings(name="games", world="procgen", evaluation=EvaluationSettings(splits=splits))
     batches = in_context.batches_of(SimpleNamespace(joins_splits=True), environment)  # type: ignore[arg-type]
@@ -172,7 +172,7 @@ def test_splits_of_other_lengths_are_batches_of_their_own() -> None:
     for tasks_of in batches:
         tasks = [task for tasks in tasks_of.values() for task in tasks]
         world = registry.make_world("procgen", {}, tasks, np.arange(len(tasks), dtype=np.uint64))
-        assert world.horizon == (1000 if "train" in tasks_of else 400)
+        assert world.horizon == (6000 if "train" in tasks_of else 400)
 
 
 def test_a_memory_that_tasks_share_is_of_one_split(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,7 +153,7 @@ def test_the_published_settings_of_procgen_hold_at_the_paper_scale(workdir: Path
     assert (environment.images.encoder, environment.images.width) == ("impala", 768)
     assert environment.source is not None and environment.source.algorithm == "ppo_images"
     facts = facts_of(environment)
-    assert (facts.observation_size, facts.observation_values, facts.actions, facts.horizon) == (768, (), 15, 1000)
+    assert (facts.observation_size, facts.observation_values, facts.actions, facts.horizon) == (768, (), 15, 6000)
     for name in ("dt", "ad", "dpt", "radt", "radt_agnostic"):
         chosen = resolve("paper", ENV, name, 42).method.hyperparameters
         network = chosen.network
