@@ -110,7 +110,7 @@ class OwnEpisodes(Acting):
         for episodes in demonstrations.rounds():
             place_M = sent(episodes, self.device)
             owner_M = sent(self.rows + demonstrations.task_N[episodes], self.device)
-            fields = {name: getattr(demonstrations.steps, name)[place_M, :horizon] for name in self.log.fields}
+            fields = {name: getattr(demonstrations.steps, name)[place_M] for name in self.log.fields}
             rounds.append(self.entries(owner_M, demonstrations.length_N[episodes], fields))
         entries = {}
         for name in rounds[0]:

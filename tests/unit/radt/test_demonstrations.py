@@ -191,13 +191,13 @@ def test_demonstrations_of_a_source_that_names_no_split_are_of_the_train_tasks(
     assert shown is not None and {split for split, _ in shown.names} == {"train"}
 
 
-def test_demonstrations_are_cut_to_the_episodes_that_are_played(
+def test_demonstrations_are_as_long_as_the_longest_and_end_before_the_episodes_that_are_played(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Train tasks may have longer episodes than those that are evaluated, as in Procgen."""
+    """Episodes of train tasks may be longer than those that are evaluated, as in Procgen."""
     wanted = started(taught(tiny, tmp_path, monkeypatch)[0]).own.memory
     policy, _ = taught(tiny, tmp_path, monkeypatch, horizon=20)
-    assert policy.demonstrations.steps.mask.shape[1] == 20
+    assert policy.demonstrations.steps.mask.shape[1] == 12
     found = started(policy).own.memory
     assert torch.equal(found.keys_ECD, wanted.keys_ECD) and found.count_E.tolist() == [5, 0, 5]
     with pytest.raises(UserError, match=r"a demonstration has 12 steps, and the episodes .* end after 11") as error:
