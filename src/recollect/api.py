@@ -273,6 +273,7 @@ class Run:
         """
         from recollect.evaluation import rollouts
 
+        rollouts.check_whole(tasks, episodes, where=self)
         environment = self.settings.environment
         split = split or environment.evaluation.splits[0]
         with self.inside():

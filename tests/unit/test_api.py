@@ -128,6 +128,16 @@ def test_a_rollout_plays_the_evaluation_again(made: Any) -> None:
         made.rollout(tasks=[99])
     with pytest.raises(UserError, match=r"there are not 99 tasks in the split (?s:.*)ask for at most \d+"):
         made.rollout(tasks=99)
+    for wrong in (
+        {"tasks": "0"},
+        {"tasks": 1.0},
+        {"tasks": [0.5]},
+        {"tasks": True},
+        {"episodes": 1.5},
+        {"episodes": "2"},
+    ):
+        with pytest.raises(UserError, match="are no whole numbers"):
+            made.rollout(**wrong)
 
 
 def test_a_changed_setting_is_another_run_and_a_wrong_name_is_said_at_once(workdir: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,11 +36,22 @@ def lacking(world: World, method: str) -> UserError:
 
 
 def check_setup(world: World) -> None:
-    """Raise a UserError where `_setup` left out what every world must say."""
+    """Raise a UserError where `_setup` left out what every world must say, or said what no policy can play."""
     for name in ("horizon", "single_observation_space", "single_action_space"):
         if not hasattr(world, name):
             what = f"`_setup` does not set `self.{name}`"
             raise UserError(what, where=file_of(world), do=f"set it in `_setup` of `{type(world).__name__}`")
+    horizon, acts, where = world.horizon, world.single_action_space, f"{file_of(world)}: _setup"
+    if isinstance(horizon, bool) or not isinstance(horizon, Integral) or horizon < 1:
+        raise UserError(
+            f"`self.horizon` is {horizon!r}", where=where, do="set it to a whole number of steps, at least 1"
+        )
+    if not isinstance(acts, Discrete | Box | MultiBinary) or (isinstance(acts, Discrete) and acts.start != 0):
+        do = "use `Discrete(n)`, whose actions are 0 to n - 1, a `Box` with bounds, or `MultiBinary`"
+        raise UserError(f"`self.single_action_space` is {acts!r}", where=where, do=do)
+    if not isinstance(world.single_observation_space, Box):
+        what = f"`self.single_observation_space` is {world.single_observation_space!r:.80}"
+        raise UserError(what, where=where, do="use a `Box` of one flat vector, or of an image")
 
 
 def checked_actions(world: World, actions: np.ndarray) -> np.ndarray:
@@ -97,12 +109,15 @@ def check_outcome(world: World, outcome: Any) -> tuple[Any, Any]:
 
 
 def check_observation(world: World, observation: Any) -> None:
-    """Raise a UserError where what `_observe` gave is no array of the declared shape, or holds NaN or infinity."""
+    """Raise a UserError where what `_observe` gave is no array of the declared shape and type, or is not finite."""
     space = world.single_observation_space
     wanted = (world.num_envs, *(space.shape or ()))
     if not isinstance(observation, np.ndarray) or observation.shape != wanted:
         what = f"the observations of {world.num_envs} instances are {_said(observation)}, not of shape {wanted}"
         raise UserError(what, where=f"{file_of(world)}: _observe", do="return the shape of `single_observation_space`")
+    if observation.dtype != space.dtype:  # else what keeps them would round them, or wrap them around
+        what = f"the observations are {observation.dtype}, and `single_observation_space` is {space.dtype}"
+        raise UserError(what, where=f"{file_of(world)}: _observe", do="let both have one type")
     if observation.dtype.kind == "f" and not math.isfinite(np.vdot(observation, observation)):
         _blame(world, "observation", observation)
 

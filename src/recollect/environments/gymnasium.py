@@ -78,10 +78,12 @@ def registered(options: Options) -> str:
         package = namespace if _imported(namespace) else ""
     else:
         package = ""
-    # A package may register its environments without a namespace.
-    for candidate in (name, name.rpartition("/")[2]):
-        if candidate in gymnasium.registry:
-            return candidate
+    if name in gymnasium.registry:
+        return name
+    # A package may register its environments without a namespace; one of gymnasium's own is then not the one that is meant.
+    bare = name.rpartition("/")[2]
+    if bare in gymnasium.registry and not str(gymnasium.registry[bare].entry_point).startswith("gymnasium."):
+        return bare
     after = f" after `import {package}`" if package else ""
     if namespace and not package:
         after = f", and there is no package '{namespace}' to import"

@@ -35,7 +35,10 @@ def world_class(name: str) -> type[base.World]:
 
 
 def tasks(name: str, options: Mapping[str, Any], split: str) -> Sequence[base.Task]:
-    """The tasks of a split. Raises UserError: there is no such split, or the options leave nothing of it."""
+    """The tasks of a split. Raises UserError: there is no such split or option, or the options leave nothing of the split."""
+    if "split" in options:
+        do = "remove it; `evaluation: splits` and `source: split` of the environment say which tasks are played"
+        raise UserError("unknown option 'split'", where=f"options of the world {name}", do=do)
     listing = _module(name).tasks
     try:
         inspect.signature(listing).bind(split, **options)

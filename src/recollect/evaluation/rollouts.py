@@ -6,7 +6,8 @@ its batch they are so where as many are played.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from recollect.common.rollout import score_episodes
 from recollect.environments.base import Task
 from recollect.evaluation.episodic import episode_seeds, rounds
 from recollect.evaluation.in_context import Moment, play_in_context
+from recollect.settings.errors import UserError
 from recollect.settings.schema import EnvironmentSettings
 
 
@@ -34,6 +36,14 @@ class _Steps:
         joined = {name: np.concatenate(parts) for name, parts in self._kept.items()}
         order = np.argsort(joined.pop("row"), kind="stable")
         return {name: array[order] for name, array in joined.items()}
+
+
+def check_whole(tasks: object, episodes: object, *, where: object) -> None:
+    """Raise a UserError where what says how many tasks (or which) and episodes are played is no whole number, and not None."""
+    for each in (*(tasks if isinstance(tasks, Iterable) else [tasks]), episodes):
+        if each is not None and (isinstance(each, bool) or not isinstance(each, Integral)):
+            do = "name a number of tasks or list their places, and a number of episodes"
+            raise UserError(f"tasks={tasks!r}, episodes={episodes!r} are no whole numbers", where=where, do=do)
 
 
 def in_context(

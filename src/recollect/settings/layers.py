@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.loading import (
     DEFAULT,
+    SIZED,
     config_path,
     entries_in,
     mapping_in,
@@ -196,7 +197,7 @@ def environment_stem(env: str) -> tuple[str, int | str | None]:
             content = read_yaml(path)
             if isinstance(mapping_in(content, "options", path).get(name_in(content, "parameter", path) or ""), str):
                 return stem, rest
-    numbered = re.fullmatch(r"(.+)_(0|[1-9][0-9]*)", env)  # 050 is no other name of 50
+    numbered = SIZED.fullmatch(env)
     return (env, None) if numbered is None else (numbered.group(1), int(numbered.group(2)))
 
 
@@ -214,14 +215,15 @@ def environment_file(env: str) -> tuple[Path, str, int | str | None]:
 
 def _named_like(env: str) -> list[str]:
     """All names of environments, also those that end in a size or word, with that of a name: `tmaze_passive_50`."""
-    known = names("environments")
+    known = [*names("environments"), *([f"gym.{env}"] if re.search(r"-v\d+$", env) else [])]
     words = [str(int(word)) if word.isdecimal() else word for word in env.split("_")]
     for name in names("environments"):
         rest = words[name.count("_") + 1 :]
         content = read_yaml(config_path("environments", name))
-        if rest and "parameter" in content and content.get("world") != "gymnasium":
+        whole = not any(re.fullmatch(r"-\d+|-?\d+\.\d+", word) for word in rest)  # which is no size
+        if rest and whole and "parameter" in content and content.get("world") != "gymnasium":
             known = [*known, "_".join((name, *rest))]
-    return known
+    return [name for name in known if name != env]
 
 
 def check_environment_names(layer: Layer) -> None:

@@ -20,6 +20,8 @@ Model = TypeVar("Model", bound=BaseModel)
 
 #: A name is a part of paths, so it must not lead out of a folder: no `/`, no `..`.
 NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
+#: The name of a size of an environment; 050 is no other name of 50.
+SIZED = re.compile(r"(.+)_(0|[1-9][0-9]*)")
 #: As a value: what the layers below said is taken back, and the default in Python holds again.
 DEFAULT = "default"
 #: Of the one file of lists that has more than one.
@@ -46,10 +48,20 @@ def config_path(group: str, name: str) -> Path:
         raise UserError(what, where=config_folder() / group, do=nearest(name, names(group)))
     paths = [folder / group / f"{name}.yaml" for folder in config_folders()]
     there = [path for path in paths if path.is_file()]
+    sized = sized_file(name) if there and group == "environments" else None
+    if sized is not None and sized.parent != there[0].parent:
+        there.insert(0, sized)  # else it would take the place of ours in every figure
     if len(there) > 1:
         what = f"there are two files for '{name}' in {group}"
         raise UserError(what, where=f"{there[0]} and {there[1]}", do="give one of them another name")
     return _rightly_named(there[0]) if there else paths[0]
+
+
+def sized_file(name: str) -> Path | None:
+    """The file of which an environment's name is a size: `tmaze_passive.yaml` of `tmaze_passive_5`. None: of none."""
+    numbered = SIZED.fullmatch(name)
+    path = config_path("environments", numbered.group(1)) if numbered else None
+    return path if path is not None and path.is_file() and "parameter" in read_yaml(path) else None
 
 
 @remembered

@@ -38,6 +38,7 @@ from recollect.settings.resolve import (
     resolved_environment,
     scale_settings,
     with_options,
+    with_source,
 )
 from recollect.settings.still import held_still, prepare
 from recollect.settings.strict_yaml import readable
@@ -65,7 +66,10 @@ def check() -> str:
                 references(figure_settings(scale, figure))
         claims_of(scale)
     for env in names("environments"):  # also where no figure shows it
-        with_options(environment_settings(names("scales")[0], env))
+        environment = environment_settings(names("scales")[0], env)
+        with_options(environment)
+        with suppress(CannotImport):
+            with_source(names("scales")[0], environment)
     return f"the configuration is in order: {len(_runs(names('scales')))} combinations of scale, environment and method"
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from recollect.settings.catalogue import mine_folder
 from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder
-from recollect.settings.resolve import algorithm_module, environment_settings, method_path, resolve
+from recollect.settings.resolve import algorithm_module, environment_settings, method_path, resolve, with_source
 from recollect.settings.working_in import working_in
 from recollect.stages.inputs import is_trained
 from recollect.stages.making import make_job
@@ -50,7 +50,7 @@ def check_own(scale: str, env: str, method: str | None = None) -> Iterator[str]:
 def _findings(scale: str, env: str, method: str | None) -> Iterator[Finding]:
     from recollect.environments.checker import findings
 
-    environment = environment_settings(scale, env)
+    environment = with_source(scale, environment_settings(scale, env))
     splits = list(environment.evaluation.splits)
     if environment.source is not None:
         splits.append(environment.source.split)

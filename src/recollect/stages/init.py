@@ -13,7 +13,7 @@ import yaml
 
 from recollect.settings.catalogue import KINDS, PAPERS, known, mine_folder
 from recollect.settings.errors import UserError, nearest, shown
-from recollect.settings.loading import config_path, names
+from recollect.settings.loading import config_path, names, sized_file
 from recollect.settings.resolve import figure_settings
 from recollect.stages.pairs import check_pair, starts_empty
 from recollect.stages.selection import default_selection
@@ -145,6 +145,9 @@ def _check_name(begun: Begun, name: str, where: str) -> None:
     if begun.module and name in known(begun.module, name):
         what = f"the {KINDS[begun.module].title} '{name}' is there already"
         raise UserError(what, where=known(begun.module, name)[name], do="choose another name")
+    sized = sized_file(name) if begun.group == "environments" else None
+    if sized is not None:
+        raise UserError(f"'{name}' is a size of '{sized.stem}' already", where=sized, do="choose another name")
     if name in names(begun.group):
         raise UserError(
             f"'{name}' is among the {begun.group} already",

@@ -145,6 +145,7 @@ def test_an_id_is_an_environment_without_a_file(workdir: Path) -> None:
         ({"id": "CartPol-v1"}, "did you mean 'CartPole-v1'"),
         ({"id": "no_such_package/Camera-v0"}, "knows no such id, and there is no package 'no_such_package' to import"),
         ({"id": "camera_things/Camra-v0"}, "did you mean 'camera_things/Camera-v0'"),
+        ({"id": "camera_things/CartPole-v1"}, "knows no such id after `import camera_things`"),
         ({"id": CAMERA, "arguments": {"end": 3}}, "unexpected keyword argument 'end'"),
         ({"id": "CartPole-v1", "observation": "image"}, "there is no image"),
         ({"id": "camera_things/Count-v0", "observation": "numbers"}, "there is only an image"),

@@ -103,6 +103,16 @@ def test_a_name_that_stands_in_two_places_is_refused_with_both(mine: Path, workd
     assert where == f"config/environments/random_maze.yaml and {mine}/config/environments/random_maze.yaml"
 
 
+def test_a_file_under_the_name_of_a_size_of_another_is_refused_with_both(mine: Path) -> None:
+    """Else it would take the place of the published environment in every figure that shows it."""
+    path = mine / "config/environments/tmaze_passive_5.yaml"
+    path.write_text("world: random_maze\n")
+    with pytest.raises(UserError, match="two files for 'tmaze_passive_5'") as refused:
+        environment_settings("smoke", "tmaze_passive_5")
+    assert refused.value.where == f"config/environments/tmaze_passive.yaml and {path}"
+    assert environment_settings("smoke", "tmaze_passive_6").world == "tmaze"
+
+
 def test_configuration_of_ones_own_is_found_and_named_where_it_is_wrong(mine: Path) -> None:
     path = mine / "config/environments/tiny_room.yaml"
     path.write_text("world: dark_room\noptions: {width: 3}\ntypo: 1\n")

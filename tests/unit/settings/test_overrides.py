@@ -16,7 +16,7 @@ from recollect.settings.catalogue import known
 from recollect.settings.errors import UserError
 from recollect.settings.loading import models_in
 from recollect.settings.overrides import method_with
-from recollect.settings.resolve import environment_stem, method_mapping, played_method, resolve
+from recollect.settings.resolve import environment_mapping, environment_stem, method_mapping, played_method, resolve
 from recollect.settings.schema import EnvironmentSettings, FigureSettings, MethodSettings
 from recollect.stages import paths, provenance
 from recollect.stages.selection import check_targets
@@ -184,6 +184,11 @@ def test_a_value_that_is_read_as_another_one_is_refused_with_its_name(said: str,
 @pytest.mark.parametrize("size", ["050", "٥٠"])
 def test_a_size_has_one_spelling(size: str) -> None:
     assert environment_stem("tmaze_passive_50") == ("tmaze_passive", 50)
+    with pytest.raises(UserError, match="no configuration named 'tmaze_passive_-5'") as refused:
+        environment_mapping("smoke", "tmaze_passive_-5")
+    assert "did you mean 'tmaze_passive'?" in refused.value.do  # and not what was typed
+    with pytest.raises(UserError, match=r"did you mean 'gym\.CartPole-v1'"):
+        environment_mapping("smoke", "CartPole-v1")
     with pytest.raises(UserError, match="no configuration named") as error:
         resolve("paper", f"tmaze_passive_{size}", "dqn_lstm", 0)
     assert "did you mean 'tmaze_passive" in error.value.do and size not in error.value.do

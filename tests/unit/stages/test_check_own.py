@@ -70,7 +70,7 @@ def said(own: Path, changed: str, old: str, new: str, method: str | None = None,
         ),
         (SEES, "return self._cell_B", r"_observe: the observations of 4 instances are an array int16 \(4,\)"),
         (SEES, f"{SEES} + np.int16(100)", "observations hold 10., which is above 8, the bound of the space"),
-        (SEES, f"{SEES}.astype(float)", "observations are float64, and the space is int16"),
+        (SEES, f"{SEES}.astype(float)", "observations are float64, and `single_observation_space` is int16"),
         (SEES, SEES.removesuffix(".copy()"), r"observations that was returned is written again.*\.copy\(\)"),
         (
             'self._keep_zeros("cell", np.int16)',
@@ -81,6 +81,11 @@ def said(own: Path, changed: str, old: str, new: str, method: str | None = None,
         ("def _observe", "def _look", "the class `World` has no method `_observe`"),
         ("def _advance", "def _advanse", "the class `World` has no method `_advance`"),
         ("self.horizon = self.options.horizon", "pass", r"`_setup` does not set `self\.horizon`"),
+        ("self.horizon = self.options.horizon", "self.horizon = 0", r"_setup: `self\.horizon` is 0\. .*at least 1"),
+        ("self.horizon = self.options.horizon", "self.horizon = 5.0", r"_setup: `self\.horizon` is 5\.0\."),
+        ("Discrete(3)", "Discrete(3, start=1)", r"`self\.single_action_space` is Discrete\(3, start=1\)"),
+        ("Discrete(3)", "3", r"_setup: `self\.single_action_space` is 3\."),
+        ("Box(0, self._last, (1,), np.int16)", "Discrete(9)", r"`self\.single_observation_space` is Discrete\(9\)"),
         ('"goal_{cell}", split,', '"goal_{cell}", "train",', "tasks of the split 'eval' do not say their place"),
         ("split: str, **options: Any)", "split: str)", r"tasks: `tasks` cannot be called: .*\*\*options\)`"),
         ('"marks": [goal]', '"mark": [goal]', r"picture: what `picture` returns cannot be drawn: .*'mark'"),
@@ -89,6 +94,11 @@ def said(own: Path, changed: str, old: str, new: str, method: str | None = None,
 def test_a_world_that_breaks_a_promise_is_told_which_and_where(own: Path, old: str, new: str, finding: str) -> None:
     found = said(own, "corridor.py", old, new)
     assert re.search(finding, found) and f"{own.name}/corridor.py" in found
+
+
+def test_an_option_called_split_is_no_fault_of_the_worlds_file(own: Path) -> None:
+    found = said(own, "config/environments/corridor.yaml", "{length: 9}", "{length: 9, split: train}")
+    assert found.startswith("options of the world corridor: unknown option 'split'. To do: remove it")
 
 
 @pytest.mark.parametrize(
@@ -201,3 +211,14 @@ def test_a_misspelt_declaration_is_named_with_its_file(own: Path, declares: str,
     path.write_text(path.read_text().replace(declares, f"{declares}es"))
     with pytest.raises(UserError, match=rf"declare `{lacks}` in .*corridor\.py"):
         list(check_own("tiny", "corridor"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "wrong"),
+    [("algorithm: ppo", "algorithm: poo", "named 'poo'"), ("transitions:", "transition:", "unknown key 'transition'")],
+)
+def test_a_source_of_histories_that_is_misspelt_is_told(own: Path, old: str, new: str, wrong: str) -> None:
+    path = own / "config/environments/corridor.yaml"
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(UserError, match=wrong):
+        list(check_own("smoke", "corridor"))

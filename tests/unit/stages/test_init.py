@@ -71,6 +71,7 @@ def test_all_that_is_begun_is_in_order_and_runs_at_scale_smoke(mine: Path) -> No
         (("world", "tmaze"), {}, "the world 'tmaze' is there already"),
         (("method", "dqn"), {}, "the algorithm 'dqn' is there already"),
         (("world", "dark_room_7x7"), {}, "among the environments already"),
+        (("world", "tmaze_passive_5"), {}, "'tmaze_passive_5' is a size of 'tmaze_passive' already"),
         (("world", "my-hall"), {}, "letters, digits and _"),
         (("figure", "../halls"), {}, "cannot be a name"),
         (("world", "true"), {}, "no word that YAML reads as a value"),
