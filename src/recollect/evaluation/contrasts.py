@@ -59,11 +59,14 @@ def task_means(
         points: of the curve.
 
     Raises:
-        ValueError: there is no such score.
+        ValueError: there is no such score, or one is not a finite number: a mean would leave it out and say nothing.
     """
     chosen = scores[(scores["split"] == split) & (scores["metric"] == metric)]
     if chosen.empty:
         raise ValueError(f"no {metric} of the split {split}")
+    bad = int((~np.isfinite(chosen["value"].to_numpy(float))).sum())
+    if bad:
+        raise ValueError(f"{bad} of {len(chosen)} scores of {metric} are not finite numbers")
     if split == LEARNING:
         curve = chosen.groupby("step")["value"].mean()
         return pd.Series({0: part_of_curve(curve.index.to_numpy(), curve.to_numpy(), episodes, window, end, points)})

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from recollect.figures.spec import LINE, PUBLISHED, RANDOM_MODEL, SMOKE_WORDS, FigureSpec
+from recollect.figures.spec import LINE, PUBLISHED, RANDOM_MODEL, SMOKE_WORDS, FigureSpec, JudgedClaim
 from recollect.figures.statistics import Band, Statistic, actual_coverage, narrow_interval_warning
 
 STATISTIC_WORDS = {"mean": "mean", "iqm": "interquartile mean"}
 Words = tuple[str, str]
 CURVES: Words = ("bands", "Dashed with open markers")  # how intervals and published values are drawn
+CLAIMS = "Claims: "
 NARROW_INTERVAL = "Warning"  # what a note begins with that says what an interval does not cover
 
 
@@ -112,11 +113,16 @@ def band_words(table: pd.DataFrame, statistic: Statistic, band: Band = "bootstra
 def caption(figure: FigureSpec, notes: tuple[str, ...]) -> str:
     """The caption: the author's text, then stand-ins, what worlds say of themselves, what was done and dropped, and warnings."""
     parts = [figure.caption.strip() or figure.title.strip(), *figure.stand_ins, *figure.remarks, *notes]
-    if figure.claims:
-        parts.append("Claims: " + "; ".join(f"{claim.short}: {claim.verdict}" for claim in figure.claims))
+    parts.append(claims_words(figure.claims))
     if figure.wiring_test:
         parts.insert(0, SMOKE_WORDS)
     return " ".join(part if part.endswith((".", "!", "?")) else part + "." for part in parts if part)
+
+
+def claims_words(claims: Iterable[JudgedClaim]) -> str:
+    """What a caption says of the claims that a figure shows; nothing where there are none."""
+    said = "; ".join(f"{claim.short}: {claim.verdict}" for claim in claims)
+    return CLAIMS + said if said else ""
 
 
 def notes_on_method(

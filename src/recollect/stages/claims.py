@@ -147,7 +147,7 @@ def _scores(scale: str, claim: ClaimSettings, arm: Arm, metric: str, read: Table
         try:
             rows[seed] = task_means(read[path], arm.split, metric, arm.episodes, window, end, points)
         except ValueError as error:
-            do = f"correct metric, split or episodes of the claim '{claim.name}'"
+            do = f"correct metric, split or episodes of the claim '{claim.name}', or find out why that run gives it"
             raise UserError(str(error), where=path, do=do) from error
     return pd.DataFrame(rows).T
 

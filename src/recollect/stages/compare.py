@@ -117,5 +117,8 @@ def _scores(
             raise UserError(f"no scores of '{metric}'", where=path, do=nearest(metric, set(of_split["metric"])))
         episodes = int(of_split["episode"].max()) + 1
         played.append(episodes)
-        rows[seed] = task_means(table, split, metric, (max(0.0, 1 - (last or episodes) / episodes), 1.0))
+        try:
+            rows[seed] = task_means(table, split, metric, (max(0.0, 1 - (last or episodes) / episodes), 1.0))
+        except ValueError as error:
+            raise UserError(str(error), where=path, do="find out why that run gives it") from error
     return pd.DataFrame(rows).T, played

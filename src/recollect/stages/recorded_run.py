@@ -24,7 +24,7 @@ from recollect.stages.between_marks import put_between
 from recollect.stages.circumstances import commit, made_with
 from recollect.stages.claims import verdicts
 from recollect.stages.fetch import FETCHED
-from recollect.stages.figure import spec_of
+from recollect.stages.figure import judged_claims, spec_of
 from recollect.stages.inputs import figure_inputs
 from recollect.stages.of_today import in_words
 from recollect.stages.plan import plan
@@ -73,15 +73,19 @@ def record(scale: str, figures: Sequence[str]) -> str:
 
 
 def _check(scale: str, figures: Sequence[str]) -> None:
-    """Figures are of the very scores that are there."""
+    """Figures are of the very scores that are there, and show the claims and verdicts that are recorded with them."""
     read = [paths.figure(scale, figure, f".{suffix}") for figure in figures for suffix in paths.FIGURE_FILES]
     read += [path for figure in figures for path in figure_inputs(scale, figure).values()]
     hashes = provenance.describe("", "", read)["inputs"]
     for figure in figures:
         path = paths.figure(scale, figure, ".json")
-        for item in read_json(path, kind="figure.json")["inputs"]:
+        about = read_json(path, kind="figure.json")
+        do = f"draw it anew with `snakemake {paths.figure(scale, figure, '.pdf')}`"
+        said = captions.claims_words(judged_claims(scale, figure))
+        if not (f"{said}." in about["caption"] if said else captions.CLAIMS not in about["caption"]):
+            raise UserError("this shows other claims or verdicts than those of today", where=path, do=do)
+        for item in about["inputs"]:
             if hashes.get(item["path"]) != item["sha256"]:
-                do = f"draw it anew with `snakemake {paths.figure(scale, figure, '.pdf')}`"
                 raise UserError(f"this was drawn from another {item['path']} than the one there", where=path, do=do)
 
 

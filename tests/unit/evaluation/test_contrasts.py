@@ -112,9 +112,25 @@ def test_who_learns_earlier_has_the_larger_mean_over_the_curve() -> None:
     assert early - late == pytest.approx(70 / 200, abs=0.01)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_score_that_is_not_finite_is_refused_and_not_left_out(bad: float) -> None:
+    scores = curve_scores([0.0] * 5 + [bad] + [1.0] * 5)
+    with pytest.raises(ValueError, match="2 of 22 scores of return are not finite numbers"):
+        task_means(scores, "learning", "return", (0.95, 1))
+
+
 def test_one_seed_has_an_effect_and_no_interval() -> None:
     effect = paired_effect(np.ones((1, 4)), np.random.default_rng(0))
     assert effect.value == 1 and np.isnan([effect.low, effect.high]).all()
+
+
+@pytest.mark.parametrize(("seeds", "share"), [(3, 0.51), (5, 0.33), (10, 0.11)])
+def test_where_seeds_succeed_or_fail_a_verdict_may_hold_by_chance_as_the_page_says(seeds: int, share: float) -> None:
+    rng = np.random.default_rng(0)
+    returns_TS1 = 0.5 + 0.5 * (rng.random((600, seeds, 1)) < 0.8)  # their mean is 0.9
+    held = [judged(paired_effect(one - 0.9, rng, 200), "above", 0)[0] == "holds" for one in returns_TS1]
+    assert np.mean(held) == pytest.approx(share, abs=0.06)
+    assert paired_effect(np.full((seeds, 1), 0.05), rng, 200)[1:3] == pytest.approx((0.05, 0.05))
 
 
 def test_pairing_removes_what_both_arms_share() -> None:

@@ -39,6 +39,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made_up() -> None:
     name = made_results.few_runs()
     made_results.claim("rises", name, headline=True)
+    figure(SCALE, name)  # with the claim
     places = {"README.md": [f"recorded {SCALE} headline claims"], "docs/radt.md": NAMES, "docs/helm.md": []}
     for page, names in places.items():
         Path(page).parent.mkdir(exist_ok=True)
@@ -149,9 +150,10 @@ def test_pages_have_the_tables_between_their_marks_and_keep_the_rest(few: str) -
 @pytest.mark.slow
 def test_the_readme_has_all_claims_of_a_figure_that_shows_a_headline_one_and_no_others(few: str) -> None:
     made_results.claim("ends", few, statement="It ends high.")
+    figure(SCALE, few)
     other = made_results.configure("radt_other", [made_results.ROOM], ["ad"], range(5), kind="in_context_curve")
-    figure(SCALE, other)
     made_results.claim("elsewhere", other, statement="It ends elsewhere.")
+    figure(SCALE, other)
     record(SCALE, [few, other])
     readme, page = (Path(name).read_text() for name in ("README.md", "docs/radt.md"))
     assert ": [It ends high.](config/claims/ends.yaml) |" in readme and "**[It rises.]" in readme
@@ -163,6 +165,7 @@ def test_where_not_all_contrasts_must_hold_readme_and_page_say_how_many(few: str
     up = {"says": "last minus first", "this": {**here, "episodes": [0.67, 1]}, "that": {"episodes": [0, 0.33]}}
     down = {**up, "says": "first minus last", "this": {**here, "episodes": [0, 0.33]}, "that": {"episodes": [0.67, 1]}}
     made_results.claim("moves", few, statement="It moves.", contrasts=[up, down], needed=1)
+    figure(SCALE, few)
     record(SCALE, [few])
     rows = [row for row in read(CLAIMS) if row["claim"] == "moves"]
     assert [(row["verdict"], row["contrast"], row["needed"]) for row in rows] == [
@@ -185,8 +188,8 @@ def test_figures_that_are_recorded_later_join_those_before_and_each_says_what_it
     assert alone.count("commit first ([numbers](") == 2
 
     other = made_results.configure("radt_other", [made_results.ROOM], ["ad"], range(5), kind="in_context_curve")
-    figure(SCALE, other)
     made_results.claim("later", other)
+    figure(SCALE, other)
     monkeypatch.setattr(recorded_run, "commit", lambda: "second")
     record(SCALE, [other])
     assert [(row["claim"], row["figure"]) for row in read("claims")] == [("rises", few), ("later", other)]
@@ -234,6 +237,19 @@ def test_nothing_is_written_of_results_that_are_not_there_or_damaged_or_not_of_o
     with pytest.raises(UserError, match="cut short"):
         record(SCALE, [few])
     assert not FOLDER.exists()
+
+
+def test_a_picture_with_other_claims_than_those_that_are_recorded_is_refused(few: str) -> None:
+    made_results.claim("later", few)
+    with pytest.raises(UserError, match="shows other claims or verdicts"):
+        record(SCALE, [few])
+    assert not FOLDER.exists()
+    figure(SCALE, few)
+    record(SCALE, [few])
+    for name in ("later", "rises"):
+        Path(f"config/claims/{name}.yaml").unlink()
+    with pytest.raises(UserError, match="shows other claims or verdicts"):
+        record(SCALE, [few])
 
 
 def test_what_an_older_version_recorded_is_refused_and_stays(few: str) -> None:
