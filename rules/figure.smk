@@ -1,13 +1,15 @@
 """Figures, drawn from what grids of runs have."""
 
 FIGURE = rule_of("figure")
+# Updated and not deleted beforehand: where it cannot be drawn anew, the figure of before stays.
+DRAWN = {**FIGURE.writes, **{name: shown(FIGURE, name) for name in WORDS}}
 
 
 rule figure:
     input:
         FIGURE.reads,
     output:
-        **{**FIGURE.writes, **{name: shown(FIGURE, name) for name in WORDS}},
+        **{name: update(path) for name, path in DRAWN.items()},
     log:
         FIGURE.log,
     conda:

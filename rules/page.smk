@@ -7,13 +7,20 @@ rule page:
     input:
         PAGE.reads,
     output:
-        html=report(
-            PAGE.writes["html"],
-            caption="../workflow/report/page.rst",
-            category="Inspection pages",
-            labels={"environment": "{env}", "method": "{method}", "seed": "{seed}"},
+        # Updated and not deleted beforehand: where it cannot be made anew, the page of before stays.
+        html=update(
+            report(
+                PAGE.writes["html"],
+                caption="../workflow/report/page.rst",
+                category="Inspection pages",
+                labels={
+                    "environment": "{env}",
+                    "method": "{method}",
+                    "seed": "{seed}",
+                },
+            )
         ),
-        manifest=PAGE.writes["html_manifest"],
+        manifest=update(PAGE.writes["html_manifest"]),
     log:
         PAGE.log,
     conda:

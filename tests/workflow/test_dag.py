@@ -175,6 +175,21 @@ def test_changed_bytes_of_an_artifact_reach_all_that_read_it(finished: Any) -> N
 
 
 @pytest.mark.slow
+def test_a_figure_or_page_that_cannot_be_made_anew_stays(finished: Any) -> None:
+    shown = [f"results/demo/figures/radt_dark_room_10x10.{suffix}" for suffix in ("pdf", "png", "csv", "json")]
+    shown.append(f"results/demo/inspect/{ROOM}/radt/seed_0.html")
+    before = {name: (finished.folder / name).read_bytes() for name in shown}
+    for name in ("scores.parquet", "trace.safetensors"):
+        (finished.folder / f"results/demo/runs/{ROOM}/radt/seed_0" / name).write_bytes(b"corrupted")
+    (finished.folder / "fails").write_text("figure page")
+    said = finished.snakemake("--cores", "1", "--keep-going", check=False)
+    assert "Error in rule figure" in said and "Error in rule page" in said
+    assert {name: (finished.folder / name).read_bytes() for name in shown} == before
+    (finished.folder / "fails").unlink()
+    assert {FIGURE, f"page {ROOM} radt 0"} <= set(finished.planned())
+
+
+@pytest.mark.slow
 def test_what_is_only_touched_is_not_refused_for_its_hours(finished: Any) -> None:
     finished.edit(
         "config/scales/demo.yaml", "context: 49, optimisation: {steps: 500}", "context: 48, optimisation: {steps: 500}"

@@ -18,7 +18,10 @@ _DO = (
 
 
 def check_arrays(arrays: Mapping[str, Any], where: object) -> None:
-    """Raise a UserError where an array or tensor of floats holds NaN or infinity."""
+    """Raise a UserError where an array or tensor of floats holds NaN or infinity, or where there is no mapping of such."""
+    if not isinstance(arrays, Mapping):
+        what = f"what is saved is a {type(arrays).__name__}, and no mapping of names to arrays"
+        raise UserError(what, where=where, do="let `arrays` return a dictionary: name -> numpy array or tensor")
     for name, array in arrays.items():
         if isinstance(array, np.ndarray | np.generic):
             wrong = np.issubdtype(array.dtype, np.inexact) and not np.isfinite(array).all()

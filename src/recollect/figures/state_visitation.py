@@ -24,6 +24,7 @@ from recollect.figures.spec import TABLE_COLUMNS, Drawn, FigureSpec, options_of
 from recollect.figures.trace_reading import COLOURS, TaskOptions, chosen_tasks, colour_bar, grid_of
 
 READS = "traces"
+FROM_ABOVE = True  # worlds without a function `scene` are refused before anything runs
 GOAL = method_styles.VERMILLION
 BESIDE = 0.95  # inches that the colour bar and the names of the methods take
 

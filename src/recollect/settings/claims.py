@@ -85,6 +85,12 @@ class ContrastSettings(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _two_sides(self) -> ContrastSettings:
+        if len(self.arms) == 2 and self.arms[0] == self.arms[1]:
+            raise ValueError("`this` and `that` are the same scores: say in `that` what differs")
+        return self
+
+    @model_validator(mode="after")
     def _equal_needs_a_margin(self) -> ContrastSettings:
         if self.wanted == "equal" and self.margin == 0:
             raise ValueError("`equal` needs a margin above zero: no two means are the same to the last bit")

@@ -247,7 +247,7 @@ def validated(
         for item in found:
             if item["type"] == "too_short" and any(_is_inside(other["loc"], item["loc"]) for other in found):
                 continue  # what is wrong inside was not counted
-            place = ".".join(str(key) for key in item["loc"])
+            place = ".".join(_keys(item["loc"], values, missing=item["type"] == "missing"))
             if item["type"] == "extra_forbidden":
                 problems.append(f"unknown {noun} '{place}'")
                 typed = _typed(place, item.get("input"))
@@ -265,6 +265,18 @@ def validated(
                 problems.append(f"'{place}' is {item.get('input')!r}: {message}" if place else message)
                 hints.append(f"correct '{place}'" if place else f"correct these {noun}s")
         raise UserError("; ".join(problems), where=where, do="; ".join(dict.fromkeys(hints))) from error
+
+
+def _keys(place: Iterable[Any], values: Any, *, missing: bool) -> list[str]:
+    """The keys of a file that lead to a place, without what pydantic calls the choices of a union; the last may be `missing`."""
+    *above, last = place or ("",)
+    found: list[str] = []
+    for key in (*above, last):
+        listed = isinstance(values, list | tuple) and isinstance(key, int) and key < len(values)
+        if listed or (isinstance(values, Mapping) and key in values):
+            values = values[key]
+            found.append(str(key))
+    return [*found, str(last)] if missing else found
 
 
 def _is_inside(place: tuple[Any, ...], outer: tuple[Any, ...]) -> bool:

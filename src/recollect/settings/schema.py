@@ -26,7 +26,8 @@ class Frozen(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _true_is_no_number(cls, value: Any, field: ValidationInfo) -> Any:
-        if _takes_only_numbers(cls, str(field.field_name)) and _has_truth_values(value):
+        alone = isinstance(value, bool)
+        if _takes_only_numbers(cls, str(field.field_name), or_models=alone) and _has_truth_values(value):
             raise ValueError("true and false are no numbers")
         return value
 
@@ -40,10 +41,11 @@ def _has_truth_values(value: Any) -> bool:
 
 
 @cache
-def _takes_only_numbers(model: type[Frozen], field: str) -> bool:
-    """Whether numbers may stand in a field, and neither truth values nor settings models, which check their own."""
+def _takes_only_numbers(model: type[Frozen], field: str, or_models: bool) -> bool:
+    """Whether numbers may stand in a field, no truth values, and settings models, which check their own, only `or_models`."""
     inner = _inside(model.model_fields[field].annotation)
-    others = [item for item in inner if isinstance(item, type) and issubclass(item, bool | BaseModel)]
+    no_numbers = bool if or_models else bool | BaseModel
+    others = [item for item in inner if isinstance(item, type) and issubclass(item, no_numbers)]
     return not others and Any not in inner and any(item in (int, float) for item in inner)
 
 

@@ -138,7 +138,9 @@ def delete(found: Unused) -> list[str]:
 
 def busy_scales() -> dict[str, Path]:
     """Scales in whose folders a process is at work, each with one such folder."""
-    locks = [lock for root in ("results", "data") for lock in Path(root).glob("*/**/.lock")]
+    # `**` follows no links, and `*` does: checkpoints may lie on another disk.
+    places = [f"{'*/' * depth}**/.lock" for depth in range(1, 5)]
+    locks = {lock for root in ("results", "data") for place in places for lock in Path(root).glob(place)}
     return {lock.parts[1]: lock.parent for lock in locks if worker(lock.parent)}
 
 

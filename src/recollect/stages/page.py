@@ -42,9 +42,13 @@ def _warning(scale: str, env: str, method: str) -> str:
 
 def has_page(scale: str, env: str, method: str) -> bool:
     """Whether a run can be shown: its world has a function `scene`, which draws it, or its method sees images."""
+    return is_drawn_from_above(scale, env) or bool(provenance.frozen_models(scale, env, method))
+
+
+def is_drawn_from_above(scale: str, env: str) -> bool:
+    """Whether the file of an environment's world has a function `scene`."""
     world = str(environment_mapping(scale, env).get("world"))
-    is_drawn = declaration("world", world, "scene") is not None
-    return is_drawn or bool(provenance.frozen_models(scale, env, method))
+    return declaration("world", world, "scene") is not None
 
 
 STAGE = Stage(

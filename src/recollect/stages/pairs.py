@@ -33,7 +33,7 @@ from recollect.settings.resolve import (
 from recollect.settings.schema import FigureSettings
 from recollect.settings.still import remembered
 from recollect.stages.inputs import is_trained
-from recollect.stages.page import has_page
+from recollect.stages.page import has_page, is_drawn_from_above
 
 LEARNING = (
     "learning"  # recollect.artifacts.scores, which imports pandas: episodes of training, which no evaluation plays
@@ -75,6 +75,12 @@ def _check_shown(scale: str, figure: FigureSettings) -> None:
             if not is_trained(scale, env, method):
                 what = f"'{method}' is not trained, so nothing was logged"
                 do = f"name '{played_method(scale, env, method)}', whose policy it plays"
+                raise UserError(what, where=f"kind: {figure.kind}", do=do)
+    if declaration("figure", figure.kind, "FROM_ABOVE"):
+        for env in figure.environments:
+            if not is_drawn_from_above(scale, env):
+                what = f"'{env}' cannot be drawn from above: the file of its world has no function `scene`"
+                do = "write one (docs/adding.md), or take another environment or kind"
                 raise UserError(what, where=f"kind: {figure.kind}", do=do)
     for method, env in figure.pages.items():
         if not has_page(scale, env, method):

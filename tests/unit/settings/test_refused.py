@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 
 from recollect import cli
+from recollect.figures.bars import Options as BarOptions
 from recollect.settings import loading
+from recollect.settings.claims import ContrastSettings
 from recollect.settings.errors import UserError, as_user_error
 from recollect.settings.layers import method_file, scale_settings
 from recollect.settings.overrides import method_with
@@ -205,10 +208,26 @@ def test_infinities_nan_and_truth_values_are_no_numbers(key: str) -> None:
                 loading.validated(Example, values, where="here")
 
 
+def test_true_is_no_number_where_a_part_may_stand_in_its_place_and_a_contrast_has_two_sides() -> None:
+    this = {"env": "tmaze_passive_5", "method": "dqn_gpt"}
+    for that, said in ((True, "no numbers"), ({}, "are the same scores"), ({"split": "eval"}, "are the same scores")):
+        with pytest.raises(UserError, match=said):
+            loading.validated(ContrastSettings, {"says": "one", "this": this, "that": that}, where="here")
+    for other in (0.5, {"method": "dqn_ff"}, {"episodes": [0, 0.5]}):
+        loading.validated(ContrastSettings, {"says": "one", "this": this, "that": other}, where="here")
+
+
 def test_what_is_no_number_may_be_true_or_false() -> None:
     values = {"wanted": True, "anything": [True], "rate": "1e-4", "weights": {"a": 1}, "inner": {"wanted": False}}
     example = loading.validated(Example, values, where="here")
     assert example.wanted and example.anything == [True] and example.rate == 1e-4
+
+
+def test_the_choices_of_a_union_are_no_keys() -> None:
+    for key, value in (("last", 0), ("metric", 5)):
+        with pytest.raises(UserError) as refused:
+            loading.validated(BarOptions, {key: value}, where="here")
+        assert set(re.findall("'([^']*)' is", refused.value.what)) == {key} and f"'{key}'" in str(refused.value.do)
 
 
 SEEDS: dict[str, Any] = {

@@ -112,6 +112,11 @@ def test_an_option_called_split_is_no_fault_of_the_worlds_file(own: Path) -> Non
             '"table": self.table_SA.tolist()}',
             "'table' of what is saved is a list, and no array",
         ),
+        (
+            'return {"table": self.table_SA}',
+            "return [self.table_SA]",
+            "what is saved is a list, and no mapping of names",
+        ),
     ],
 )
 def test_a_method_that_cannot_be_trained_saved_loaded_or_played_is_told_so(

@@ -174,6 +174,10 @@ def test_a_scale_in_which_a_process_is_at_work_is_left_alone(few: Path) -> None:
         assert "a process is at work" in said and all(path.is_file() for path in files)
     with run_lock(paths.run_folder("smoke", MAZE, "dqn_ff", 7)):
         assert unused().files == {}
+    Path("results/smoke/checkpoints").rename("disk")
+    Path("results/smoke/checkpoints").symlink_to(Path("disk").absolute())
+    with run_lock(paths.checkpoints("smoke", MAZE, "dqn_ff", 3)):
+        assert unused().files == {}
     assert delete(found) == [] and not any(path.exists() for path in files)
     assert (paths.run_folder("smoke", MAZE, "dqn_ff", 7) / ".lock").is_file()  # who waits for it must find the same one
 

@@ -285,3 +285,15 @@ def test_a_page_that_nothing_can_draw_is_refused_where_it_is_asked_for(mine: Pat
     env = "tmaze_passive_5"
     file.write_text(fast_yaml.dump({**content, "environments": [env], "pages": {"dqn_lstm": env}}))
     assert [job.stage for job in plan("smoke", ["own"]).needs].count("page") == 1
+
+
+def test_visits_in_a_world_without_a_scene_are_refused_before_anything_runs(mine: Path) -> None:
+    a_figure(mine, "gym.CartPole-v1", "dqn_lstm")
+    file = mine / "config/figures/own.yaml"
+    content = {**fast_yaml.load(file.read_text()), "kind": "state_visitation"}
+    file.write_text(fast_yaml.dump(content))
+    with pytest.raises(UserError, match="cannot be drawn from above") as refused:
+        plan("smoke", ["own"])
+    assert "kind: state_visitation" in refused.value.where and "own.yaml" in refused.value.where
+    file.write_text(fast_yaml.dump({**content, "environments": ["tmaze_passive_5"]}))
+    assert plan("smoke", ["own"]).needs
