@@ -1,15 +1,17 @@
 """Figures, drawn from what grids of runs have."""
 
 FIGURE = rule_of("figure")
-# Updated and not deleted beforehand: where it cannot be drawn anew, the figure of before stays.
-DRAWN = {**FIGURE.writes, **{name: shown(FIGURE, name) for name in WORDS}}
 
 
 rule figure:
     input:
         FIGURE.reads,
     output:
-        **{name: update(path) for name, path in DRAWN.items()},
+        # Updated and not deleted beforehand: where it cannot be drawn anew, the figure of before stays.
+        **{
+            **FIGURE.outputs(update),
+            **{name: update(shown(FIGURE, name)) for name in WORDS},
+        },
     log:
         FIGURE.log,
     conda:

@@ -20,7 +20,7 @@ rule page:
                 },
             )
         ),
-        manifest=update(PAGE.writes["html_manifest"]),
+        manifest=PAGE.outputs(update)["html_manifest"],
     log:
         PAGE.log,
     conda:

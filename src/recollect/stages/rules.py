@@ -71,8 +71,10 @@ class StageRule:
         return found
 
     def outputs(self, update: Callable[[str], Any]) -> dict[str, Any]:
-        """The same with Snakemake's flag `update` where a job keeps what is of today: it is not deleted before."""
-        return {name: update(path) if self.stage.keeps else path for name, path in self.writes.items()}
+        """The same with Snakemake's flag `update`, by which it is not deleted before: where a job keeps what is of today, and where
+        what is drawn stays if it cannot be drawn anew."""
+        stays = self.stage.keeps or self.stage.local
+        return {name: update(path) if stays else path for name, path in self.writes.items()}
 
     def reads(self, wildcards: Wildcards) -> list[str]:
         return self.files(self.job(wildcards))

@@ -242,7 +242,7 @@ def test_the_page_opens_with_the_claims_each_linked_to_its_figure(few: str) -> N
     places = [words.index(said) for said in ("RA-DT", "It ends high.", "AMAGO", "Nobody", "HELM", "It rises & stays.")]
     assert places == sorted(places)
     assert "3 claims: 2 hold, 1 not run. Of the 1 headline ones (bold) 1 holds." in words
-    assert opening.count(f'<a href="#{few}">') == 3 and f'<figure id="{few}"' in html
+    assert opening.count(f'<a href="#{few}">') == 4 and f'<figure id="{few}"' in html  # three claims, and a warning
     assert (
         "✓ holds" in words
         and "– not run" in words
