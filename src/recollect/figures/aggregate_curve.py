@@ -17,6 +17,7 @@ from recollect.figures.finishing import finished
 from recollect.figures.spec import AGGREGATION, TABLE_COLUMNS, Drawn, FigureSpec, options_of
 from recollect.figures.statistics import stratified_bootstrap
 from recollect.settings.errors import UserError
+from recollect.settings.schema import FigureSettings
 from recollect.settings.seeding import generator
 
 BY_ENVIRONMENT = ("scales",)
@@ -29,12 +30,17 @@ class Options(learning_curves.CurveOptions):
     y_label: str = Field("normalised return", description="Of the y axis.")
 
 
-def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
+def check(figure: FigureSettings) -> None:
     options = options_of(figure, Options)
     without = [name for name in figure.environments if name not in options.scales]
     if without:
         do = "name the returns that are 0 and 1 under 'scales'"
         raise UserError(f"no scale of {', '.join(without)}", where=f"options of figure '{figure.name}'", do=do)
+
+
+def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
+    check(figure)
+    options = options_of(figure, Options)
     rows = reading.select(scores, figure, metric=options.metric, split=options.split)
     end = min(learning_curves.common_end(rows[rows["env"] == env]) for env in figure.environments)
     dropped: list[str] = []

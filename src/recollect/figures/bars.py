@@ -20,7 +20,7 @@ from recollect.artifacts.scores import LEARNING
 from recollect.figures import captions, finishing, method_styles, reading, spec, style
 from recollect.figures.spec import PUBLISHED, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, Panel, ScoreOptions, table_row
 from recollect.settings.errors import UserError, nearest
-from recollect.settings.schema import Names
+from recollect.settings.schema import FigureSettings, Names
 
 WORDS = ("lines", "Open diamonds")
 BAR = 0.155  # inches from bar to bar
@@ -45,6 +45,13 @@ class Options(ScoreOptions):
     top: float | None = Field(None, gt=0, description="Highest possible value, e.g. 1 of a rate: axes go so far.")
     decimals: int = Field(0, ge=0, le=3, description="Of the numbers beside the bars.")
     columns: int = Field(3, ge=1, le=4, description="Panels beside each other.")
+
+
+def check(figure: FigureSettings) -> None:
+    options = spec.options_of(figure, Options)
+    if options.panels is not None:
+        panels = spec.panels_of(figure.environments, options.split, options.metric)
+        _check_panels(options.panels, panels, figure)
 
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
@@ -96,7 +103,7 @@ def draw_bars(scores: pd.DataFrame, figure: FigureSpec, options: Options) -> Dra
         )
 
 
-def _check_panels(named: dict[str, dict[str, str]], made: list[Panel], figure: FigureSpec) -> None:
+def _check_panels(named: dict[str, dict[str, str]], made: list[Panel], figure: FigureSettings) -> None:
     where = f"options of figure '{figure.name}': panels"
     if len(made) > 1:
         what = "panels that are named are of one environment, one split and one metric"

@@ -24,6 +24,7 @@ from recollect.figures import captions, learning_curves, method_styles, overlaps
 from recollect.figures.finishing import finished
 from recollect.figures.spec import AGGREGATION, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of, table_row
 from recollect.settings.errors import UserError
+from recollect.settings.schema import FigureSettings
 from recollect.settings.seeding import generator
 
 BY_ENVIRONMENT = ("lengths", "ends", "beside")
@@ -55,6 +56,10 @@ class _Measured:
     dropped: list[str]
     ends: dict[str, int]
     curves: dict[str, list[list[learning_curves.Curve]]]
+
+
+def check(figure: FigureSettings) -> None:
+    _lengths(figure, options_of(figure, Options))
 
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
@@ -89,7 +94,7 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
         )
 
 
-def lengths_of(figure: FigureSpec, chosen: Mapping[str, float]) -> dict[str, float]:
+def lengths_of(figure: FigureSettings, chosen: Mapping[str, float]) -> dict[str, float]:
     """The length of each environment, the one chosen or the number that its name ends with. Raises UserError: there is none."""
     lengths = dict(chosen)
     for name in figure.environments:
@@ -103,7 +108,7 @@ def lengths_of(figure: FigureSpec, chosen: Mapping[str, float]) -> dict[str, flo
     return lengths
 
 
-def _lengths(figure: FigureSpec, options: Options) -> dict[str, float]:
+def _lengths(figure: FigureSettings, options: Options) -> dict[str, float]:
     lengths = lengths_of(figure, options.lengths)
     for listed in panels_of(figure, options).values():
         if len({lengths[name] for name in listed}) < len(listed):
@@ -112,7 +117,7 @@ def _lengths(figure: FigureSpec, options: Options) -> dict[str, float]:
     return lengths
 
 
-def panels_of(figure: FigureSpec, options: Options) -> dict[str, list[str]]:
+def panels_of(figure: FigureSettings, options: Options) -> dict[str, list[str]]:
     """The panels of final values by their names in the table: of each, its environments. None is without any."""
     others = {name for listed in options.beside.values() for name in listed}
     panels = {AGGREGATION: [name for name in figure.environments if name not in others]}

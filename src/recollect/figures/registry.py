@@ -15,6 +15,8 @@ class Kind(Protocol):
 
     A line ``BY_ENVIRONMENT = ("ends",)`` names options that map environments to something, or something to lists of them. What
     they name is checked before anything runs; what is not drawn counts for nothing.
+
+    A function ``check(figure: FigureSettings)`` raises a UserError where options do not fit together, before anything runs.
     """
 
     Options: type[BaseModel]

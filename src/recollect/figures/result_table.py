@@ -31,7 +31,7 @@ from recollect.figures.spec import (
     options_of,
 )
 from recollect.settings.errors import UserError
-from recollect.settings.schema import Frozen
+from recollect.settings.schema import FigureSettings, Frozen
 from recollect.settings.seeding import generator
 
 ROW, HEAD, LEFT, BETWEEN = 0.17, 0.18, 1.3, 0.12  # inches: a row, a line of the head, the column of methods, two bands
@@ -96,17 +96,23 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     return Drawn(canvas, spec.with_extra_rows(table, published), _meaning(options, episodes), tuple(notes))
 
 
-def _groups(figure: FigureSpec, options: Options) -> dict[str, Group]:
-    """What each group of columns is of: the option, or one group per environment."""
-    groups = options.groups or {
-        figure.environment_label(name): Group(environments=(name,)) for name in figure.environments
-    }
-    grouped = {name for group in groups.values() for name in group.environments}
+def check(figure: FigureSettings) -> None:
+    options = options_of(figure, Options)
+    if not options.groups:
+        return
+    grouped = {name for group in options.groups.values() for name in group.environments}
     wrong = sorted(grouped ^ set(figure.environments))
     if wrong:
         what = f"'{wrong[0]}' is in `groups` and not in `environments`, or the other way round"
         raise UserError(what, where=f"options of figure '{figure.name}': groups", do="name it in both")
-    return groups
+
+
+def _groups(figure: FigureSpec, options: Options) -> dict[str, Group]:
+    """What each group of columns is of: the option, or one group per environment."""
+    check(figure)
+    return options.groups or {
+        figure.environment_label(name): Group(environments=(name,)) for name in figure.environments
+    }
 
 
 def _resampled(table: pd.DataFrame, groups: dict[str, Group]) -> pd.DataFrame:

@@ -20,6 +20,7 @@ from pydantic import Field
 from recollect.figures import captions, finishing, method_styles, reading, style
 from recollect.figures.spec import TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, ScoreOptions, options_of, table_row
 from recollect.settings.errors import UserError, nearest
+from recollect.settings.schema import FigureSettings
 
 WORDS = ("lines", "Open markers")
 BETWEEN = 0.052  # inches from method to method within a row
@@ -33,6 +34,13 @@ class Options(ScoreOptions):
     panels: dict[str, dict[str, str]] = Field({}, description="Panel -> row -> label; {}: one of all environments.")
     x_label: str = Field("", description="Empty: the metric.")
     limits: tuple[float, float] | None = Field(None, description="Of all x axes; null: as the values need.")
+
+
+def check(figure: FigureSettings) -> None:
+    options = options_of(figure, Options)
+    for labels in (options.panels or {}).values():
+        for row in labels:
+            _taken_apart(row, figure, options)
 
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
@@ -97,7 +105,7 @@ def _measured(
     return pd.DataFrame(parts, columns=TABLE_COLUMNS)
 
 
-def _taken_apart(row: str, figure: FigureSpec, options: Options) -> tuple[str, str, int | None]:
+def _taken_apart(row: str, figure: FigureSettings, options: Options) -> tuple[str, str, int | None]:
     """Environment, split and task (None: all) of a row."""
     environment, *more = row.split("/")
     where = f"options of figure '{figure.name}': panels"

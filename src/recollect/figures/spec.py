@@ -210,6 +210,6 @@ def figure_spec(values: Mapping[str, Any]) -> FigureSpec:
     return validated(FigureSpec, values, where=f"figure {values.get('name', '(without name)')}")
 
 
-def options_of(figure: FigureSpec, model: type[Model]) -> Model:
+def options_of(figure: FigureSettings, model: type[Model]) -> Model:
     """The options of a figure as its kind declares them. Raises UserError: an unknown or wrong option."""
     return validated(model, figure.options, where=f"options of figure '{figure.name}' (kind {figure.kind})")

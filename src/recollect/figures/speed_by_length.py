@@ -17,6 +17,7 @@ from recollect.figures import captions, method_styles, reading, style
 from recollect.figures.finishing import finished
 from recollect.figures.length_aggregation import lengths_of
 from recollect.figures.spec import AGGREGATION, TABLE_COLUMNS, Drawn, FigureSpec, ScoreOptions, options_of, table_row
+from recollect.settings.schema import FigureSettings
 
 READS = "speeds"
 SPLIT = "speed"
@@ -30,6 +31,10 @@ class Options(ScoreOptions):
     )
     x_label: str = Field("length of the sequence (steps)", description="Of the x axis.")
     y_label: str = Field("updates per second", description="Of the y axis.")
+
+
+def check(figure: FigureSettings) -> None:
+    lengths_of(figure, options_of(figure, Options).lengths)
 
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import product
+from itertools import chain, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,7 +124,11 @@ def _splits(figure: FigureSettings) -> Iterator[tuple[str, str]]:
         for group in groups.values():
             if isinstance(group, Mapping) and "split" in group:
                 yield from ((env, str(group["split"])) for env in group.get("environments", ()))
-    elif split is not None and "rows" not in figure.options:
+    elif figure.kind == "score_rows" and isinstance(figure.options.get("panels"), Mapping):
+        for row in chain.from_iterable(figure.options["panels"].values()):
+            env, *more = row.split("/")
+            yield env, more[0] if more else str(split or "eval")
+    elif split is not None:
         yield from product(figure.environments, [split] if isinstance(split, str) else split)
 
 

@@ -17,6 +17,7 @@ from recollect.settings.loading import DEFAULT, config_path, validated
 from recollect.settings.origins import default_of, description_of, said_of
 from recollect.settings.overrides import method_with
 from recollect.settings.resolve import environment_settings, figure_settings, resolve, with_options, with_source
+from recollect.stages.pairs import named_by
 
 SHORT = ("", "method.hyperparameters.", "method.", "environment.", "figure.")
 """What need not be said of a key: it is looked for behind each of these in turn."""
@@ -92,7 +93,11 @@ def checked_figure(scale: str, figure: str) -> Any:
     chosen = figure_settings(scale, figure)
     file = config_path("figures", figure)
     kind = load("figure", chosen.kind, where=f"{file}: kind")
-    return chosen.model_copy(update={"options": validated(kind.Options, chosen.options, where=f"{file}: options")})
+    checked = chosen.model_copy(update={"options": validated(kind.Options, chosen.options, where=f"{file}: options")})
+    if hasattr(kind, "check"):
+        with named_by(scale, figure):
+            kind.check(chosen)
+    return checked
 
 
 def _paths(key: str, values: Mapping[str, Any]) -> list[tuple[str, ...]]:

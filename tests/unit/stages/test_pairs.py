@@ -297,3 +297,52 @@ def test_visits_in_a_world_without_a_scene_are_refused_before_anything_runs(mine
     assert "kind: state_visitation" in refused.value.where and "own.yaml" in refused.value.where
     file.write_text(fast_yaml.dump({**content, "environments": ["tmaze_passive_5"]}))
     assert plan("smoke", ["own"]).needs
+
+
+WIND = {"environments": ["amago_wind"], "methods": ["amago_ff"]}  # no number at the end of its name
+NO_DRAWING = {
+    "a length": (WIND | {"kind": "length_aggregation"}, "no length for amago_wind", "add it under 'lengths'"),
+    "a speed's length": (WIND | {"kind": "speed_by_length"}, "no length for amago_wind", "add it under 'lengths'"),
+    "a scale": (
+        {"kind": "aggregate_curve", "options": {"scales": {}}},
+        "no scale of gym.CartPole-v1",
+        "name the returns",
+    ),
+    "a group": (
+        {"kind": "result_table", "options": {"groups": {"All": {"environments": ["tmaze_passive_5"]}}}},
+        "'gym.CartPole-v1' is in `groups` and not in `environments`, or the other way round",
+        "name it in both",
+    ),
+    "a row": (
+        {"kind": "score_rows", "options": {"panels": {"All": {"tmaze_passive_5": "maze"}}}},
+        "the row 'tmaze_passive_5' is of none of the figure's environments",
+        "gym.CartPole-v1",
+    ),
+    "a panel": (
+        {"kind": "bars", "options": {"panels": {"All": {"dqn_gpt": "GPT"}}}},
+        "'dqn_gpt' is none of the figure's methods",
+        "dqn_lstm",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NO_DRAWING)
+def test_options_that_cannot_be_drawn_together_are_refused_before_anything_runs(mine: Path, case: str) -> None:
+    wrong, what, do = NO_DRAWING[case]
+    a_figure(mine, "gym.CartPole-v1", "dqn_lstm")
+    file = mine / "config/figures/own.yaml"
+    file.write_text(fast_yaml.dump(fast_yaml.load(file.read_text()) | wrong))
+    with pytest.raises(UserError) as refused:
+        check.check()
+    assert what in refused.value.what and do in refused.value.do, refused.value
+    assert "mine_of_pairs/config/figures/own.yaml (scale smoke)" in refused.value.where
+
+
+def test_rows_of_a_split_that_no_run_is_evaluated_on_are_refused(mine: Path) -> None:
+    a_figure(mine, "tmaze_passive_5", "dqn_lstm")
+    file = mine / "config/figures/own.yaml"
+    rows = {"tmaze_passive_5": "all", "tmaze_passive_5/train/0": "one of training"}
+    content = fast_yaml.load(file.read_text()) | {"kind": "score_rows", "options": {"panels": {"Rows": rows}}}
+    file.write_text(fast_yaml.dump(content))
+    with pytest.raises(UserError, match="evaluated on eval, and not on 'train'"):
+        check_splits("smoke", "own")
