@@ -133,7 +133,7 @@ def imported(module: str, what: str, *, where: object) -> ModuleType:
         return importlib.import_module(module)
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script's last line may end the process
         line = own_line(error)
         missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
         at = where if line is None else f"{line} (asked for by {where})"

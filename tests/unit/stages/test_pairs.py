@@ -57,6 +57,7 @@ def a_world(mine: Path, text: str) -> None:
 BROKEN = {
     "import nosuchpackage": ("needs the package 'nosuchpackage', which is not installed", "install 'nosuchpackage'"),
     "boom = 1 / 0": ("cannot be imported: ZeroDivisionError: division by zero", "mend the file"),
+    "raise SystemExit(0)": ("cannot be imported: SystemExit: 0", "mend the file"),
     "from __future__ import annotations": ("cannot be imported: SyntaxError", "mend the file"),
 }
 
