@@ -3,7 +3,8 @@
 The pipeline (Ni et al. 2023, plotting code of the release): a run that stops before 0.9 of the plotted steps is
 dropped; the evaluations are smoothed by a trailing mean over 10 (fewer at the start); the result is interpolated
 linearly onto 300 equally spaced whole steps in ``[0, end]``, with nothing beyond the run's last evaluation; the final
-value of a run is the mean over its last 15 points, 5 % of the plot. (PyBullet: 100 points, of which 5.) As in the release,
+value of a run is the mean over its last 15 points, 5 % of the plot. (PyBullet: 100 points, of which 5; and there the release
+holds the last value to the end, where ours stops.) As in the release,
 grid points before the first evaluation take its value, and runs are summed up by their mean.
 
 Ours differs in one thing: a dropped run is named in the figure's caption instead of in a line on the terminal. The

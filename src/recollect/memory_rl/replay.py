@@ -8,7 +8,7 @@ drawing a batch moves only the start rows to the device.
 
 A window starts at one of the first max(1, l - n + 1) rows of an episode; all these starts of all stored episodes are
 equally likely (with n = l: uniform over episodes, with replacement). What lies past the episode's end is masked.
-An episode is forgotten as soon as one of its rows is overwritten.
+An episode is forgotten as soon as one of its rows is overwritten; with n < l the released one still draws what is left.
 """
 
 from __future__ import annotations
