@@ -41,8 +41,8 @@ ACTION_NAMES = ("turn left", "turn right", "forward", "pick up", "drop", "toggle
 
 class Options(WorldOptions):
     """task: what stands between `MiniGrid-` and `-v0` in the package's name of an environment. HELM's are
-        KeyCorridorS3R1, MemoryS11, RedBlueDoors-6x6, DoorKey-5x5, DoorKey-6x6, Dynamic-Obstacles-5x5 (or
-        Dynamic-Obstacles-Random-5x5; the sources disagree) and Unlock. MemoryS5, which the package can
+        KeyCorridorS3R1, MemoryS11, RedBlueDoors-6x6, DoorKey-5x5, DoorKey-6x6, Dynamic-Obstacles-Random-5x5 (or
+        Dynamic-Obstacles-5x5; the sources disagree) and Unlock. MemoryS5, which the package can
         make but has no name for, is known, too.
     moves_only: the first three actions only: turn left, turn right, forward. Published: all.
     """

@@ -34,9 +34,23 @@ def test_elsewhere_a_run_gets_the_released_root_configuration() -> None:
     assert (game.steps, game.normalise_rewards, game.rollout) == (25_000_000, True, 128)
 
 
+def test_the_first_release_had_key_corridor_in_the_root_configuration() -> None:
+    """config.json of d54f774 (May 2022), the release that came with HELM's paper."""
+    hp = resolve("paper", "mini_grid_KeyCorridorS3R1", "helm.first_release", 0).method.hyperparameters
+    found = (hp.learning_rate, hp.entropy, hp.rollout, hp.actors, hp.steps, hp.beta, hp.remembered)
+    assert found == (1e-4, 0.05, 128, 16, 500_000, 100, 511)
+
+
 def test_psychlab_has_the_settings_of_the_world_that_stands_in_for_it() -> None:
     for method in MODULES:
         assert chosen("psychlab", method) == chosen("continuous_recognition", method)
+
+
+def test_both_names_of_the_obstacles_have_the_tuned_settings() -> None:
+    """The released files of DynamicObstacles have no id; the authors' blog shows the one with Random."""
+    for method in MODULES:
+        tuned = chosen("mini_grid_Dynamic-Obstacles-Random-5x5", method)
+        assert tuned == chosen("mini_grid_Dynamic-Obstacles-5x5", method) != chosen("mini_grid_Empty-8x8", method)
 
 
 def test_helm_and_helmv2_remember_511_and_entropy_falls_to_its_minimum() -> None:

@@ -119,6 +119,7 @@ def test_every_listed_variant_resolves() -> None:
                 "key_to_door_60",
                 "amago_maze_15",
                 "mini_grid_MemoryS11",
+                "mini_grid_KeyCorridorS3R1",
             ):  # some are the method itself elsewhere
                 own, base = (resolve("paper", env, name, 42) for name in (f"{method}.{variant}", method))
                 same = own.method.model_copy(update={"name": method, "title": "", "evaluation_only": False})
