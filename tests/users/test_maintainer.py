@@ -49,6 +49,7 @@ def test_a_researcher_adds_their_own_sweeps_and_leaves_the_project_in_order(user
     you.types(CONTRIBUTING, "make lint")
     assert you.shell("git status --porcelain --untracked-files=no") == ""
 
+    you.types(ADDING, "snakemake --cores 2 results/tiny/figures/corridor.pdf")  # now with the claim
     you.shell("recollect record --scale tiny corridor")
     assert "cpu" in (you.folder / "docs/recorded/tiny/run.csv").read_text()
     assert you.shell("git status --porcelain --untracked-files=no") == "", "no page has marks of that scale"
