@@ -113,7 +113,7 @@ if MAIN:
         selection.check_rules(
             sys.argv[1:],
             [rule.name for rule in workflow.rules],
-            snakemake_internals.targets,
+            snakemake_internals.named,
         )
     except UserError as error:
         sys.exit(f"error: {error}")

@@ -23,6 +23,21 @@ def targets(words: list[str]) -> list[str]:
     return [str(target) for target in chosen.targets or ()]
 
 
+def named(words: list[str]) -> list[str]:
+    """Which words of a command of Snakemake stand for rules or files: targets, and those of --until, --omit-from and --forcerun.
+
+    What no rule is called is a file for Snakemake: with a misspelt --omit-from it would run what was to be left out.
+    """
+    from snakemake.cli import get_argument_parser
+
+    chosen, _ = get_argument_parser([]).parse_known_args(words)
+    options = ("until", "omit_from", "forcerun")
+    return [
+        *map(str, chosen.targets or ()),
+        *(str(word) for name in options for word in getattr(chosen, name, None) or ()),
+    ]
+
+
 def outputs(workflow: Any) -> list[str]:
     """The files that jobs are going to make: `onstart` is told nothing of the jobs."""
     return [str(path) for job in workflow.dag.needrun_jobs() for path in job.output]

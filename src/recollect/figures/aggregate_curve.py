@@ -21,6 +21,7 @@ from recollect.settings.schema import FigureSettings
 from recollect.settings.seeding import generator
 
 BY_ENVIRONMENT = ("scales",)
+SPLIT = "learning"  # of its scores, where its options name none
 
 
 class Options(learning_curves.CurveOptions):

@@ -17,6 +17,7 @@ from recollect.figures.spec import LINE, TABLE_COLUMNS, Drawn, ExtraRow, FigureS
 from recollect.settings.seeding import generator
 
 BY_ENVIRONMENT = ("ends", "lines", "titles")
+SPLIT = "learning"  # of its scores, where its options name none
 
 
 class Options(learning_curves.CurveOptions):

@@ -28,6 +28,7 @@ from recollect.settings.schema import FigureSettings
 from recollect.settings.seeding import generator
 
 BY_ENVIRONMENT = ("lengths", "ends", "beside")
+SPLIT = "learning"  # of its scores, where its options name none
 
 
 class Options(learning_curves.CurveOptions):

@@ -16,6 +16,9 @@ class Kind(Protocol):
     A line ``BY_ENVIRONMENT = ("ends",)`` names options that map environments to something, or something to lists of them. What
     they name is checked before anything runs; what is not drawn counts for nothing.
 
+    A line ``SPLIT = "learning"`` says which split of the scores it draws where its options name none: runs that are not
+    evaluated while they learn are refused before anything runs.
+
     A function ``check(figure: FigureSettings)`` raises a UserError where options do not fit together, before anything runs.
     """
 

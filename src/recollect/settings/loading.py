@@ -259,7 +259,9 @@ def validated(
                 hints.append(f"add '{place}'")
             elif item["type"] == "tuple_type":
                 problems.append(f"'{place}' is {item.get('input')!r}, and must be a list")
-                hints.append(f"write `{place}: [{item.get('input')}]`")
+                given = item.get("input")
+                one = given if isinstance(given, str | int | float) and not isinstance(given, bool) else "..."
+                hints.append(f"write `{place}: [{one}]`")
             else:
                 message = item["msg"].removeprefix("Value error, ")
                 problems.append(f"'{place}' is {item.get('input')!r}: {message}" if place else message)

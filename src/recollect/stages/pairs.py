@@ -17,7 +17,7 @@ import numpy as np
 
 from recollect.environments import registry
 from recollect.settings import still
-from recollect.settings.catalogue import declaration, own_line
+from recollect.settings.catalogue import declaration, module_of, own_line
 from recollect.settings.errors import UserError, shown
 from recollect.settings.layers import environment_file, method_layers
 from recollect.settings.loading import config_path, read_yaml
@@ -76,6 +76,12 @@ def _check_shown(scale: str, figure: FigureSettings) -> None:
                 what = f"'{method}' is not trained, so nothing was logged"
                 do = f"name '{played_method(scale, env, method)}', whose policy it plays"
                 raise UserError(what, where=f"kind: {figure.kind}", do=do)
+    if _draws_learning(figure):
+        for env, method in product(figure.environments, figure.methods):
+            if why := _lacks_learning(scale, env, method):
+                what = f"'{method}' has no learning curve in '{env}': it {why}"
+                do = "take `kind: bars` or `in_context_curve`, or leave the method out"
+                raise UserError(what, where=f"kind: {figure.kind}", do=do)
     if declaration("figure", figure.kind, "FROM_ABOVE"):
         for env in figure.environments:
             if not is_drawn_from_above(scale, env):
@@ -89,6 +95,26 @@ def _check_shown(scale: str, figure: FigureSettings) -> None:
             )
             do = "give the world a function `scene` (docs/adding.md), or leave the page out"
             raise UserError(what, where=f"pages: {{{method}: {env}}}", do=do)
+
+
+def _draws_learning(figure: FigureSettings) -> bool:
+    """Whether a figure is drawn from evaluations that are made while a run learns."""
+    reads, split = (declaration("figure", figure.kind, key) for key in ("READS", "SPLIT"))
+    named = {split for _, split in _splits(figure)} if "split" in figure.options else {split}
+    return reads in (None, "scores") and LEARNING in named
+
+
+def _lacks_learning(scale: str, env: str, method: str) -> str:
+    """Why a method is not evaluated while it learns; nothing where it is, or where only its own code says."""
+    if not is_trained(scale, env, method):
+        return f"plays the policy of '{played_method(scale, env, method)}'"
+    chosen = method_mapping(scale, env, method)
+    ours = module_of("method", str(chosen.get("algorithm")), where=f"method '{method}'").startswith("recollect.")
+    return (
+        "learns from histories, and plays only when it has learned"
+        if ours and chosen.get("data") == "histories"
+        else ""
+    )
 
 
 def check_splits(scale: str, figure: str) -> None:

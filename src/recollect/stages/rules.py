@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -180,13 +180,23 @@ class StageRule:
         if self.seeds:
             asked["at_a_time"] = self.seeds_at_a_time
         if not self.stage.local:
-            asked |= {name: partial(self._of_cluster, name) for name in {**self.jobs.cpu, **self.jobs.gpu}}
+            for name in {**self.jobs.cpu, **self.jobs.gpu}:
+                asked[name] = self._of_cluster(name, asked.get(name))
         return asked
 
-    def _of_cluster(self, name: str, wildcards: Wildcards) -> str | int | None:
-        """What a kind of job asks for; nothing where its kind says nothing."""
-        kind = self.jobs.gpu if self.stage.on_gpu(self.job(wildcards)) else self.jobs.cpu
-        return kind.get(name)
+    def _of_cluster(self, name: str, own: Callable[..., Any] | None) -> Callable[..., Any]:
+        """What a kind of job asks for; where its kind says nothing, what the rule asks for itself."""
+
+        def for_kind(wildcards: Wildcards, attempt: int = 1) -> str | int | None:
+            kind = self.jobs.gpu if self.stage.on_gpu(self.job(wildcards)) else self.jobs.cpu
+            if own is None:
+                return kind.get(name)
+            if name in kind:  # behind `--config` a number inside a mapping comes as text
+                return int(kind[name]) if str(kind[name]).isdecimal() else kind[name]
+            found: int = own(wildcards, attempt) if name in ("mem_mb", "runtime") else own(wildcards)
+            return found
+
+        return for_kind
 
     def priority(self, wildcards: Wildcards) -> int:
         """Of jobs that could start, the highest goes first."""

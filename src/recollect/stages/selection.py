@@ -106,9 +106,13 @@ def selection(config: Mapping[str, Any]) -> Selection:
     Raises:
         UserError: an unknown key, scale or figure; the message names the nearest known one.
     """
-    chosen = validated(Selection, config, where=f"{config_folder() / 'config.yaml'} or --config")
+    where = f"{config_folder() / 'config.yaml'} or --config"
+    chosen = validated(Selection, config, where=where)
     for figure in itertools.chain(chosen.figures_at(), *chosen.sets.values()):
         figure_settings(chosen.scale, figure)
+    if not chosen.figures:
+        do = "name some: figures, one of `sets`, a paper or `all`"
+        raise UserError("no figure is chosen, so nothing would be made", where=where, do=do)
     return chosen
 
 
@@ -151,6 +155,8 @@ def _of_name(name: str, sets: Mapping[str, Iterable[str]], scale: str) -> list[s
         return [figure for figure in whole if not any(lacking_splits(scale, figure))]
     if name not in sets and name not in names("figures"):
         do = nearest(name, [*names("figures"), *sets, *PAPERS, "all"])
+        if len(several := name.replace(",", " ").split()) > 1:
+            do = f"write several as a list: `'figures=[{','.join(several)}]'` behind --config, or `figures: [{', '.join(several)}]`"
         what = f"no figure named '{name}', and no set or paper"
         raise UserError(what, where=f"{config_folder() / 'figures'}, `sets` of config.yaml", do=do)
     return list(sets.get(name, [name]))
@@ -187,10 +193,10 @@ def check_targets(targets: Iterable[str]) -> None:
 
 
 def check_rules(words: Iterable[str], rules: Iterable[str], targets: Callable[[list[str]], list[str]]) -> None:
-    """Check that words of a command that are like the name of a rule are one, where they are targets.
+    """Check that words of a command that are like the name of a rule are one, where they stand for a rule or a file.
 
     Args:
-        targets: words of a command -> those that are targets; is asked only where a word may be misspelt.
+        targets: words of a command -> those that stand for one; is asked only where a word may be misspelt.
 
     Raises:
         UserError: there is no such rule and no such file.

@@ -153,6 +153,8 @@ def test_the_published_number_of_all_procgen_games_is_not_that_of_the_published_
     assert round(float(iqm(np.concatenate(runs))), 3) == 0.099
 
     page = (ROOT / "docs/helm.md").read_text(encoding="utf-8")
-    assert "0.121, 0.070 and 0.063" in page and "deviations of 1.4 in maze and 0.5 in the others" in page.replace("\n", " ")
+    assert "0.121, 0.070 and 0.063" in page and "deviations of 1.4 in maze and 0.5 in the others" in page.replace(
+        "\n", " "
+    )
     for name in ("helm_procgen_aggregate", "helm_procgen_curve"):
         assert "0.12, 0.07 and 0.06" in spec_of("paper", name).caption

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -42,6 +43,22 @@ def test_hints_for_figures_know_sets_and_papers(typed: str, meant: str) -> None:
         assert refused.value.do == f"did you mean '{meant}'?"
 
 
+@pytest.mark.parametrize(
+    ("figures", "what", "do"),
+    [
+        ([], "no figure is chosen", "a paper or `all`"),
+        (None, "'figures' is None, and must be a list", r"write `figures: \[\.\.\.\]`"),
+        (3, "'figures' is 3, and must be a list", r"write `figures: \[3\]`"),
+        ("helm_tokens,headlines", "no figure named 'helm_tokens,headlines'", r"'figures=\[helm_tokens,headlines\]'"),
+        ("helm_tokens headlines", "no figure named 'helm_tokens headlines'", r"`figures: \[helm_tokens, headlines\]`"),
+    ],
+)
+def test_what_is_no_list_of_figures_is_answered_with_how_it_is_written(figures: object, what: str, do: str) -> None:
+    with pytest.raises(UserError, match=what) as refused:
+        selection({**default_config(), "figures": figures})
+    assert re.search(do, refused.value.do)
+
+
 def test_sets_and_papers_may_stand_beside_figures() -> None:
     chosen = chosen_figures("demo", ["headlines", "helm_tokens", "helm_minigrid"])
     assert chosen == [*chosen_figures("demo", ["headlines"]), "helm_tokens"]
@@ -53,6 +70,20 @@ def test_a_misspelt_rule_is_answered_with_the_nearest_and_values_of_options_are_
     assert refused.value.do == "did you mean 'report'?"
     check_rules(["--rerun-triggers", "input", "--", "report"], RULES, lambda words: ["report"])
     check_rules(["--cores", "2", "report"], RULES, lambda words: pytest.fail("nothing may be misspelt"))
+
+
+def test_what_until_omit_from_and_forcerun_name_may_be_misspelt_too(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a misspelt --omit-from Snakemake runs what was to be left out."""
+    monkeypatch.syspath_prepend(str(root / "workflow"))
+    import snakemake_internals
+
+    for option in ("--omit-from", "--until", "--forcerun", "-O", "-U", "-R"):
+        with pytest.raises(UserError, match="no rule and no figure named 'inspct'") as refused:
+            check_rules(["--cores", "2", option, "inspct"], RULES, snakemake_internals.named)
+        assert refused.value.do == "did you mean 'inspect'?"
+    check_rules(["--omit-from", "inspect", "claims", "--rerun-triggers", "input"], RULES, snakemake_internals.named)
 
 
 def test_what_snakemake_takes_for_targets_is_known(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

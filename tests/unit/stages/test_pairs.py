@@ -265,6 +265,21 @@ def test_an_in_context_curve_of_episodes_that_each_start_empty_is_refused_with_i
     check_figure("smoke", "own")
 
 
+def test_a_learning_curve_of_runs_that_are_not_evaluated_while_they_learn_is_refused_before_anything_runs(
+    mine: Path,
+) -> None:
+    file, pages = mine / "config/figures/own.yaml", [("curve_panels", {}), ("bars", {"split": "learning"})]
+    for kind, options in pages:
+        content = {"kind": kind, "title": "Own", "environments": ["dark_room_10x10"], "options": options}
+        file.write_text(fast_yaml.dump({**content, "methods": ["radt", "dt"]}))
+        for command in (check.check, lambda: plan("smoke", ["own"])):
+            with pytest.raises(UserError, match="'radt' has no learning curve in 'dark_room_10x10'") as refused:
+                command()
+            assert "mine_of_pairs/config/figures/own.yaml" in refused.value.where
+        file.write_text(fast_yaml.dump({**content, "environments": ["tmaze_passive_5"], "methods": ["dqn_lstm"]}))
+        check_figure("smoke", "own")
+
+
 def test_a_split_that_no_run_is_evaluated_on_is_refused_where_a_figure_is_asked_for(in_the_repository: None) -> None:
     wanted = "results/demo/figures/radt_training_curve.pdf"
     with pytest.raises(UserError, match="evaluated on eval, and not on 'train'") as error:

@@ -23,6 +23,7 @@ from recollect.stages import seeds as seeds_of
 from recollect.stages.paths import Place
 from recollect.stages.rules import StageRule
 from recollect.stages.seeds import _how, begin_alone, side_by_side
+from recollect.stages.selection import JobResources
 from recollect.stages.stage import Resources, Stage
 
 PART = Stage("part", ("seed",), {"made": Place("made/{seed}")}, run=print, asks=Resources((1, 1), (1, 1)))
@@ -194,3 +195,17 @@ def test_however_the_command_ends_its_seeds_end(
     assert status(command) == wanted
     wait_until(lambda: not any(map(runs, pids.values())), "its processes end with it", seconds=10)
     assert len(begun(2)) == 2, "another began after the signal"
+
+
+def test_what_only_one_kind_of_job_says_takes_nothing_from_the_other(in_the_repository: None) -> None:
+    chosen = JobResources(cpu={"mem_mb": 64000, "runtime": "600"}, gpu={"gpu": 2})
+    wildcards = {"scale": "paper", "env": "dark_room_10x10", "method": "radt", "seed": "0"}
+    on_gpu, on_cpu = (StageRule(name, jobs=chosen).resources for name in ("run", "generate"))
+    own = StageRule("run")
+    for attempt in (1, 2):
+        said = {name: asked(wildcards, attempt=attempt) for name, asked in on_gpu.items()}
+        assert said == {"mem_mb": own.mem_mb(wildcards, attempt), "runtime": own.runtime(wildcards, attempt), "gpu": 2}
+        said = {
+            name: asked({"scale": "paper", "env": "dark_room_10x10"}, attempt=attempt) for name, asked in on_cpu.items()
+        }
+        assert said == {"mem_mb": 64000, "runtime": 600, "gpu": 0}
