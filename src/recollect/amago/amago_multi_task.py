@@ -6,8 +6,8 @@ As `amago`, except (specification 1.9):
   their loss is the cross-entropy with a two-hot (or HL-Gauss) label of the target.
 - The actor clones actions whose advantage over V is positive, V being the mean over draws of its own actions:
   online_coefficient 0, offline_coefficient 1. Targets are then means of the drawn critics, not the least.
-- PopArt is used by the optional online term only, and logged. That term, too, is a mean over `value_draws` actions, and
-  draws discrete ones with straight-through Gumbel-softmax.
+- With bins PopArt is used by the optional online term only, and logged. That term, too, is a mean over `value_draws`
+  actions, and draws discrete ones with straight-through Gumbel-softmax.
 
 `critic_loss: regression` and the coefficients give the paper's mixed variants: Dep/Dep is `amago`, Ind/Ind the default here.
 """

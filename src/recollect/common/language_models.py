@@ -64,8 +64,9 @@ class LanguageModel:
         if length > self.max_length:
             raise UserError(
                 f"A window of {length} tokens is longer than the {self.max_length} that this language model can read.",
-                where="language model",
-                do=f"Choose a context of at most {self.max_length // 4} timesteps (4 tokens each).",
+                where="memory.key_context",
+                do=f"Set it to at most {self.max_length // 4} (memory.tokens: interleaved, 4 tokens a timestep) "
+                f"or {self.max_length} (merged).",
             )
         attention_mask = None
         if mask_BT is not None and not bool(mask_BT.all()):
@@ -120,7 +121,7 @@ def load_language_model(
         if not 1 <= layers <= len(stack):
             raise UserError(
                 f"This language model has {len(stack)} layers, not {layers}.",
-                where="memory.layers",
+                where="layers",
                 do=f"Set layers to 1..{len(stack)}, or to null for all.",
             )
         setattr(parent, name, stack[:layers])

@@ -48,7 +48,13 @@ def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
         for method in figure.methods:
             cell = of_environment[of_environment["method"] == method]
             curves = learning_curves.curves_of(
-                cell, figure, ends[environment], dropped, window=options.window, points=options.points
+                cell,
+                figure,
+                ends[environment],
+                dropped,
+                window=options.window,
+                points=options.points,
+                cure=learning_curves.sooner(environment),
             )
             rng = generator("bootstrap", figure.name, environment, method)
             band = learning_curves.band_rows(curves, rng, resamples=options.resamples, statistic=options.statistic)

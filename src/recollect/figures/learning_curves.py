@@ -70,6 +70,11 @@ def curve(
     return Curve(seed, places, on_grid(places, steps, values, window))
 
 
+def sooner(environment: str) -> str:
+    """The cure of `curves_of` for kinds with the option `ends`."""
+    return f"let the runs finish, or set the option 'ends' to steps that they reach: `ends: {{{environment}: STEPS}}`"
+
+
 def common_end(rows: pd.DataFrame) -> int:
     """The last step that all runs reach which come within 0.9 of the longest."""
     last = rows.groupby(["method", "seed"])["step"].max()
@@ -77,9 +82,19 @@ def common_end(rows: pd.DataFrame) -> int:
 
 
 def curves_of(
-    cell: pd.DataFrame, figure: FigureSpec, end: int, dropped: list[str], *, window: int = WINDOW, points: int = POINTS
+    cell: pd.DataFrame,
+    figure: FigureSpec,
+    end: int,
+    dropped: list[str],
+    *,
+    window: int = WINDOW,
+    points: int = POINTS,
+    cure: str = "let the runs finish",
 ) -> list[Curve]:
-    """The curves of the complete runs of one method in one environment; the others are named in ``dropped``."""
+    """The curves of the complete runs of one method in one environment; the others are named in ``dropped``.
+
+    Raises UserError: no run is complete. `cure` is what to do then: a kind with an option for the end says so.
+    """
     method, environment = str(cell["method"].iloc[0]), str(cell["env"].iloc[0])
     curves = []
     for seed in figure.seeds:
@@ -94,8 +109,7 @@ def curves_of(
             )
     if not curves:
         what = f"every run of {method} on {environment} stopped before 0.9 of the {end:,} plotted steps"
-        do = f"let the runs finish, or set the option 'ends.{environment}'"
-        raise UserError(what, where=f"figure '{figure.name}'", do=do)
+        raise UserError(what, where=f"figure '{figure.name}'", do=cure)
     return curves
 
 

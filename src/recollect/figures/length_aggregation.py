@@ -141,7 +141,10 @@ def _measure(rows: pd.DataFrame, figure: FigureSpec, options: Options) -> _Measu
         ends[environment] = end_of(options.ends, environment) or learning_curves.common_end(of_environment)
         for method in figure.methods:
             cell = of_environment[of_environment["method"] == method]
-            curves = learning_curves.curves_of(cell, figure, ends[environment], dropped, window=options.window)
+            cure = learning_curves.sooner(environment)
+            curves = learning_curves.curves_of(
+                cell, figure, ends[environment], dropped, window=options.window, cure=cure
+            )
             curves_of[method].append(curves)
             tasks = cell["task"].nunique()
             rng = generator("bootstrap", figure.name, environment, method)

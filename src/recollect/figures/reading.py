@@ -13,6 +13,7 @@ from recollect.artifacts.scores import check_scores
 from recollect.artifacts.sealed import read_table, verify
 from recollect.figures.spec import FigureSpec
 from recollect.settings.errors import UserError, nearest
+from recollect.settings.loading import config_path
 
 KEYS = ["env", "method", "seed", "step", "task", "episode"]
 SHORTEST = 0.9  # of the longest run, or of a plot: what ends before it was not trained for as long
@@ -95,7 +96,7 @@ def _check_grid(scores: pd.DataFrame, rows: pd.DataFrame, figure: FigureSpec, me
                 noun = "seeds" if len(missing) > 1 else "seed"
                 lacking.append(f"{method} on {environment}: {noun} {', '.join(map(str, missing))}")
     if lacking:
-        do = f"train and evaluate these runs, or take them out of config/figures/{figure.name}.yaml"
+        do = f"train and evaluate these runs, or take them out of {config_path('figures', figure.name)}"
         raise UserError(f"no {split} {metric} of {'; '.join(lacking)}", where=where, do=do)
 
 

@@ -291,7 +291,7 @@ def _draw_column(
 
 
 def _number(value: float, decimals: int) -> str:
-    return f"{value:.{decimals}f}".replace("-", "−")
+    return f"{value:z.{decimals}f}".replace("-", "−")
 
 
 def _row(place: int) -> float:

@@ -20,6 +20,7 @@ from recollect.common.traces import Trace
 from recollect.figures.spec import FigureSpec
 from recollect.figures.statistics import Interval
 from recollect.settings.errors import UserError
+from recollect.settings.loading import config_path
 from recollect.settings.schema import Frozen
 
 COLOURS = "mako_r"  # of seaborn: light to dark at an even pace
@@ -65,7 +66,7 @@ def grid_of(traces: Sequence[Trace], figure: FigureSpec) -> dict[str, list[Trace
     missing = [run for run in wanted if run not in trace_of]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        do = f"run `recollect inspect` for it, or take it out of config/figures/{figure.name}.yaml"
+        do = f"run `recollect inspect` for it, or take it out of {config_path('figures', figure.name)}"
         raise UserError(f"there is no trace of {_name(missing[0])}{more}", where=where, do=do)
     first = trace_of[wanted[0]]
     for run in wanted:

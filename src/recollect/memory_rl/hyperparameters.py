@@ -76,7 +76,8 @@ class OffPolicyHyperparameters(Frozen):
     dropout_in_targets: bool = Field(
         True,
         description="Dropout stays on in passes without gradient. Paper's code: yes. sacd and sac choose the next action in a "
-        "pass with gradient, where it stays on whatever this says; sacd with a shared encoder has no other pass.",
+        "pass with gradient, where it stays on whatever this says; sacd with a shared encoder and without target_encoder has "
+        "no other pass.",
     )
 
     @field_validator("sampled_seq_len")

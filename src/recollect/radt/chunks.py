@@ -52,8 +52,8 @@ def memory_of(settings: Settings) -> MemorySettings:
     if settings.method.memory is None:
         raise UserError(
             f"'{settings.method.name}' has no memory to retrieve from",
-            where=f"config/methods/{settings.method.name}.yaml",
-            do="add a `memory:` section (see config/methods/radt.yaml)",
+            where=f"memory of '{settings.method.name}'",
+            do="add a `memory:` section to its file (see config/methods/radt.yaml)",
         )
     return settings.method.memory
 
@@ -82,6 +82,7 @@ class Chunks:
     """A table of chunks: M rows, in the order (episode, cut). Rows of the histories are global, first/end half-open.
 
     Attributes:
+        task: [M] task of the episode.
         episode: [M] global episode index (the row of the episode table).
         cut: [M] timestep of the cut inside its episode.
         last: [M] last timestep of the key window (used to order several retrieved windows).

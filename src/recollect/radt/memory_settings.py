@@ -60,5 +60,5 @@ class MemorySettings(Frozen):
     deduplicate_neighbours: int = Field(10, ge=1, description="upstream: nearest entries looked at.")
     deduplicate_above: float = Field(0.98, description="Cosine above which two keys of one task are duplicates.")
     max_entries_per_task: int | None = Field(
-        None, ge=1, description="Budget: evenly spaced chunks per task that are embedded; null embeds all."
+        None, ge=1, description="Budget: about so many chunks per task, all of evenly spaced episodes; null: all."
     )

@@ -43,7 +43,7 @@ class Windows:
 
     @property
     def current(self) -> np.ndarray:
-        """bool [B, C]: True at steps of the current episode, False at those of the earlier one."""
+        """bool, of the shape of `rows`: True at steps of the current episode, False at those of the earlier one."""
         last_B1 = self.rows[:, -1:]
         first_B1 = last_B1 - self.end[:, None] + 1
         return (self.rows >= first_B1) & (self.rows <= last_B1)

@@ -1,7 +1,7 @@
 """Playing all tasks at once while writing down their histories, and how observations become network inputs.
 
-Shared by the sources of learning histories (`ppo`, `source_policies`): every source acts in one world that holds one
-instance per task, so that each task's history is one agent's life in time order.
+`HistoryRecorder` is for the sources that play all tasks at once (`ppo`, `recurrent_ppo`, `source_policies`): one world holds one
+instance per task, so that each task's history is one agent's life in time order. The rest serves the others, too.
 """
 
 from __future__ import annotations
@@ -99,16 +99,16 @@ class HistoryRecorder:
             raise UserError(
                 f"This source of histories plays {plays}; the world has {actions}.",
                 where=type(self.world).__name__,
-                do="use published histories for this environment, or `source: {algorithm: source_policies}`.",
+                do="use published histories, or `sac` or `source_policies`, which play vectors in [-1, 1].",
             )
         self.actions = int(actions.n) if isinstance(actions, Discrete) else 0
         self.action_shape = tuple(actions.shape or ())
         observations = self.world.single_observation_space
         if not isinstance(observations, Box) or len(observations.shape) != 1:
             raise UserError(
-                f"The sources of histories need vectors as observations, this world has {observations}.",
+                f"This source of histories needs vectors as observations, the world has {observations}.",
                 where=type(self.world).__name__,
-                do="use published histories for this environment.",
+                do="use `ppo_images` where they are images and actions are discrete, or published histories.",
             )
         self.observation, _ = self.world.reset()
         count = len(self.tasks)

@@ -1,4 +1,4 @@
-"""How much work learning histories are: one source agent per task, all at once; see `recollect.common.work`."""
+"""How much work learning histories are; see `recollect.common.work`."""
 
 from __future__ import annotations
 

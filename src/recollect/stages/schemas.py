@@ -41,7 +41,6 @@ _PLAIN = (
     MethodSettings,
     ScaleSettings,
 )
-_ANY: Schema = {"type": "object"}
 _TEXT: Schema = {"type": "string"}
 
 

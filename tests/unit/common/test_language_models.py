@@ -76,13 +76,15 @@ def test_fewer_layers_are_the_first_ones_and_the_random_model_is_seeded():
     states = full.model(inputs_embeds=x, output_hidden_states=True).hidden_states
     torch.testing.assert_close(one.forward(x), states[1])
     assert torch.equal(load_language_model(RANDOM).forward(x), full.forward(x))
-    with pytest.raises(UserError, match="2 layers, not 3"):
+    with pytest.raises(UserError, match="2 layers, not 3") as refused:
         load_language_model(RANDOM, layers=3)
+    assert refused.value.where == "layers"  # `memory.layers` of RA-DT, `hyperparameters.layers` of HELM
 
 
 def test_a_window_longer_than_the_model_is_refused():
-    with pytest.raises(UserError, match="513 tokens"):
+    with pytest.raises(UserError, match="513 tokens") as refused:
         load_language_model(RANDOM).forward(torch.zeros(1, 513, 32))
+    assert refused.value.where == "memory.key_context" and "at most 128" in refused.value.do
 
 
 def test_a_roberta_reads_as_many_tokens_as_it_has_positions_for(tmp_path):

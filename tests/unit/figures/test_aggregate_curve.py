@@ -59,6 +59,14 @@ def test_a_seed_that_stopped_early_in_one_environment_counts_in_none() -> None:
         draw(scores({("high", 1): 20, ("low", 0): 20}))
 
 
+def test_no_option_is_named_that_this_kind_does_not_have() -> None:
+    table = scores()
+    early = (table["method"] == "b") & (table["step"] > 10)
+    with pytest.raises(UserError, match="every run of b on low stopped before") as refused:
+        draw(table[~early])
+    assert refused.value.do == "let the runs finish"
+
+
 def test_an_environment_without_a_scale_is_named() -> None:
     with pytest.raises(UserError, match="no scale of high"):
         draw(scores(), scales={"low": (0, 1)})

@@ -18,7 +18,7 @@ from made_traces import made_trace, write_trace
 
 from recollect.artifacts.sealed import read_json, sha256_of, verify
 from recollect.common.traces import Trace
-from recollect.figures import attention_maps, registry, style
+from recollect.figures import attention_maps, registry, style, trace_reading
 from recollect.figures.spec import SMOKE_WORDS, TABLE_COLUMNS, Drawn, FigureSpec, figure_spec
 from recollect.figures.writing import render
 from recollect.settings.errors import UserError
@@ -245,6 +245,16 @@ def test_what_is_missing_is_named() -> None:
     second = replace(second, about={**second.about, "split": "train"})
     assert "seed 1 has tasks [0, 6, 13] of split 'train' traced" in error_of([first, second], spec())
     assert "draws one environment, not 2" in error_of(traces(), spec(environments=["dark_room", "other"]))
+
+
+def test_the_file_of_ones_own_figure_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "mine_here" / "config" / "figures" / "f.yaml"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    monkeypatch.setenv("RECOLLECT_MINE", str(tmp_path / "mine_here"))
+    with pytest.raises(UserError) as refused:
+        trace_reading.grid_of(traces(), spec(name="f", methods=["radt", "ad"]))
+    assert refused.value.do.endswith(f"take it out of {file}")
 
 
 def test_what_cannot_be_drawn_is_said() -> None:

@@ -15,7 +15,7 @@ from recollect.artifacts.run import Run
 from recollect.artifacts.sealed import write_arrays
 from recollect.common.contract import facts_of
 from recollect.environments import registry
-from recollect.radt import embedding, radt
+from recollect.radt import chunks, embedding, radt
 from recollect.settings.errors import UserError
 
 
@@ -31,6 +31,15 @@ def test_key_windows_longer_than_what_their_embedder_learns_from_are_refused(
     ) as refused:
         embedding.load_embedder(of, Inputs(), room.facts)
     assert "memory.key_context" in refused.value.where and "12 or less" in refused.value.do
+
+
+def test_a_method_without_a_memory_is_named_and_no_file_that_is_not_there(tiny: Any) -> None:
+    """A variant has no file of its own, and one's own methods lie in another folder."""
+    settings = tiny().settings("dt")
+    method = settings.method.model_copy(update={"name": "dt.embedder"})
+    with pytest.raises(UserError, match="has no memory to retrieve from") as refused:
+        chunks.memory_of(settings.model_copy(update={"method": method}))
+    assert refused.value.where == "memory of 'dt.embedder'"
 
 
 class Below:

@@ -99,10 +99,18 @@ def test_walking_goes_a_shortest_way():
 
 def test_vectors_in_other_bounds_are_refused():
     tasks = registry.tasks("key_to_door", {"one_hot_actions": True}, "train")[:1]
-    with pytest.raises(UserError, match=r"vectors in \[-1, 1\]; the world has Box\(0"):
+    with pytest.raises(UserError, match=r"vectors in \[-1, 1\]; the world has Box\(0") as refused:
         source_policies.generate(
             "key_to_door", {"one_hot_actions": True}, tasks, Hyperparameters(transitions=9), seed=0
         )
+    assert refused.value.do.endswith("`source_policies`, which play vectors in [-1, 1].")
+
+
+def test_of_images_the_source_that_plays_them_is_named():
+    tasks = registry.tasks("visual_match", {}, "train")[:1]
+    with pytest.raises(UserError, match="needs vectors as observations") as refused:
+        source_policies.generate("visual_match", {}, tasks, Hyperparameters(transitions=9), seed=0)
+    assert "`ppo_images`" in refused.value.do
 
 
 def test_a_resumed_run_plays_on_as_if_it_had_not_stopped(tmp_path):
