@@ -123,7 +123,7 @@ def speeds_of(device: str) -> DeviceSpeeds | None:
     if device != "auto":
         if device not in files:
             what = f"nothing was timed on a device '{device}'"
-            do = f"{nearest(device, ['auto', 'cpu', *files])}, or run `make gpu` on one"
+            do = f"{nearest(device, ['auto', 'cpu', *files])} (or run `make gpu` on one)"
             raise UserError(what, where=config_folder() / FOLDER, do=do)
         return read(files[device])
     here = slug(device_model())

@@ -12,16 +12,20 @@ from pydantic import Field, model_validator
 from recollect.helm.settings import fetched_model, token_vocabulary, trained_model
 from recollect.settings.catalogue import PAPERS
 from recollect.settings.claims import claims_of
-from recollect.settings.errors import UserError, nearest
+from recollect.settings.errors import UserError, nearest, shown
 from recollect.settings.loading import config_folder, read_yaml, validated
 from recollect.settings.resolve import (
     environment_mapping,
+    environment_path,
     figure_settings,
+    method_mapping,
+    method_path,
     names,
     published_data,
     scale_settings,
+    section,
 )
-from recollect.settings.schema import Frozen
+from recollect.settings.schema import LARGEST_SEED, Frozen
 from recollect.stages import paths
 from recollect.stages.pairs import check_figure, check_pair, check_splits, lacking_splits
 from recollect.stages.paths import Place
@@ -162,6 +166,9 @@ def _of_name(name: str, sets: Mapping[str, Iterable[str]], scale: str) -> list[s
     return list(sets.get(name, [name]))
 
 
+_HISTORIES = (paths.histories, paths.task_histories)
+_ENCODED = (paths.encoded_histories, paths.image_encoder, paths.image_encoder_log)
+_MEMORY = (paths.embeddings, paths.index, paths.rows)
 _PLACES = [*(place for place in vars(paths).values() if isinstance(place, Place)), *paths.FIGURE_FILES.values()]
 
 
@@ -172,7 +179,8 @@ def check_targets(targets: Iterable[str]) -> None:
 
     Raises:
         UserError: a target names a scale, environment, method, figure, model or data set that is not configured, or lies where
-            nothing is made; or a figure is named without its file.
+            nothing is made; a seed or task is no number as paths have it; or a figure is named without its file. An environment
+            has no histories, or none with encoded images, or a method has no memory.
     """
     for word in targets:
         target = word.removeprefix("./").removesuffix(".manifest.json")
@@ -180,6 +188,8 @@ def check_targets(targets: Iterable[str]) -> None:
             found = place.match(target)
             if found is not None:
                 _check_names(found)
+                if not Path(target).exists():
+                    _check_made(place, found, word)
                 if place is paths.figure_stem:
                     raise UserError(f"no rule makes '{word}'", where="the command line", do=f"ask for {target}.pdf")
                 break
@@ -229,3 +239,28 @@ def _check_names(found: Mapping[str, str]) -> None:
         environment_mapping(scale, found["env"])
         if "method" in found:
             check_pair(scale, found["env"], found["method"])
+
+
+def _check_made(place: Place, found: Mapping[str, str], word: str) -> None:
+    """Check that a file has the name that its job gives it, and that there is such a job. Raises UserError: else."""
+    for name in ("seed", "task"):
+        number = int(found.get(name, "0"))
+        if number > LARGEST_SEED:
+            do = f"take a whole number from 0 to {LARGEST_SEED}"
+            raise UserError(f"{found[name]} is no {name}", where=f"the command line: {word}", do=do)
+        if str(number) != found.get(name, "0"):
+            what = f"{name} {found[name]} is called {number} in paths, so no job makes this file"
+            raise UserError(what, where=f"the command line: {word}", do=f"ask for {place.of({**found, name: number})}")
+    if place not in (*_HISTORIES, *_ENCODED, *_MEMORY):
+        return
+    scale, env, where = found["scale"], found["env"], shown(environment_path(found["env"]))
+    if not section(environment_mapping(scale, env), "source"):
+        do = "add a `source:` section (docs/adding.md), or use methods with `data: online`"
+        raise UserError(f"environment '{env}' has no source of histories", where=where, do=do)
+    if place in _ENCODED and environment_mapping(scale, env).get("images") is None:
+        do = "add a section `images:` (docs/formats.md, Image encoders), if its observations are images"
+        raise UserError(f"nothing says how the images of environment '{env}' are encoded", where=where, do=do)
+    if place in _MEMORY and method_mapping(scale, env, found["method"]).get("memory") is None:
+        do = "add a `memory:` section (see config/methods/radt.yaml), or name a method that has one"
+        what = f"'{found['method']}' has no memory to retrieve from"
+        raise UserError(what, where=shown(method_path(found["method"])), do=do)

@@ -117,6 +117,37 @@ def test_a_figure_without_a_suffix_is_told_which_file_to_ask_for() -> None:
     check_targets([f"{target}.pdf"])
 
 
+@pytest.mark.parametrize(
+    ("target", "what", "do"),
+    [
+        ("results/smoke/runs/tmaze_passive_5/dqn_lstm/seed_007/scores.parquet", "is called 7", "seed_7/scores.parquet"),
+        (
+            "results/smoke/runs/tmaze_passive_5/dqn_lstm/seed_98765432109876543210/scores.parquet",
+            "is no seed",
+            "from 0",
+        ),
+        ("data/smoke/dark_room_7x7/tasks/00/histories.safetensors", "is called 0", "tasks/0/histories"),
+        ("data/smoke/tmaze_passive_5/histories.safetensors", "no source of histories", "source:"),
+        ("data/smoke/dark_room_7x7/encoded_histories.safetensors", "how the images", "images:"),
+        ("data/smoke/dark_room_7x7/dqn_lstm/embeddings.safetensors", "no memory", "memory:"),
+    ],
+)
+def test_what_no_job_makes_is_refused_before_anything_runs(target: str, what: str, do: str) -> None:
+    for asked in (target, f"{target}.manifest.json"):
+        with pytest.raises(UserError, match=what) as refused:
+            check_targets([asked])
+        assert do in refused.value.do
+
+
+def test_what_jobs_make_is_not_refused() -> None:
+    run = "runs/tmaze_passive_5/dqn_lstm/seed_0"
+    check_targets(
+        [f"results/smoke/{run}/scores.parquet", "results/smoke/runs/dark_room_7x7/ad/seed_10/trace.safetensors"]
+    )
+    check_targets([f"data/smoke/dark_room_7x7/{name}" for name in ("histories.safetensors", "radt/memory.faiss")])
+    check_targets(["data/smoke/models/tiles/accuracy.json"])
+
+
 def test_a_folder_of_own_code_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RECOLLECT_MINE", str(tmp_path / "nope"))
     for command in (check_mine_folder, lambda: api.run("demo", "dark_room_7x7", "radt")):
