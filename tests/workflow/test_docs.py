@@ -421,6 +421,7 @@ def test_every_value_of_a_choice_that_the_page_names_is_one(page: str) -> None:
         models = [m for where in ("environment", "memory", "hyperparameters") for m in model_of(where, page)]
         models += [importlib.import_module("recollect.radt.dt").Network]
         models += [importlib.import_module("recollect.memory_rl.sequence").SequenceSettings]
+        models += [importlib.import_module("recollect.sources.recurrent_ppo").Hyperparameters]
         assert any(option in model.model_fields for model in models), f"{page}: {option}"
         fitting = [model for model in models if option in model.model_fields]
         parsed: Any = int(value) if value.isdigit() else value

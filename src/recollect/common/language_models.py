@@ -51,11 +51,15 @@ class LanguageModel:
         self.width = int(self.embeddings.shape[1])
 
     @torch.no_grad()
-    def forward(self, inputs_embeds_BTD: Tensor, mask_BT: Tensor | None = None) -> Tensor:
+    def forward(self, inputs_embeds_BTD: Tensor, mask_BT: Tensor | None = None, *, from_row_0: bool = False) -> Tensor:
         """Hidden states of the last layer, [B, T, D].
 
         The model adds its own positions (0..T-1, by place), token type and LayerNorm. Padding is never attended; the
         states at padded places mean nothing.
+
+        Args:
+            from_row_0: a RoBERTa's first token has row 0 of the table of positions too, as RA-DT's released code has it;
+                else row 2, as it was trained. No effect on other models.
 
         Raises:
             UserError: more tokens than the model has positions.
@@ -72,7 +76,10 @@ class LanguageModel:
         if mask_BT is not None and not bool(mask_BT.all()):
             nothing_B1 = ~mask_BT.any(dim=1, keepdim=True)  # a row of padding only would give NaN
             attention_mask = (mask_BT | nothing_B1).long()
-        return self.model(inputs_embeds=inputs_embeds_BTD, attention_mask=attention_mask).last_hidden_state
+        positions = {}
+        if from_row_0 and getattr(self.model.config, "model_type", "") == "roberta":
+            positions["position_ids"] = torch.arange(length, device=inputs_embeds_BTD.device)[None]
+        return self.model(inputs_embeds=inputs_embeds_BTD, attention_mask=attention_mask, **positions).last_hidden_state
 
     __call__ = forward
 

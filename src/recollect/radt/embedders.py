@@ -185,7 +185,7 @@ class DomainAgnosticEmbedder(Embedder):
         steps, per_step = tokens_BTKD.shape[1:3]
         if memory.padding == "counted":
             mask_BN = window.mask.repeat_interleave(per_step, 1)
-            hidden_BND = self.computing.forward(tokens_BTKD.flatten(1, 2), mask_BN)
+            hidden_BND = self.computing.forward(tokens_BTKD.flatten(1, 2), mask_BN, from_row_0=True)
             return hidden_BND.unflatten(1, (steps, per_step))[:, -asked:]
         # Real steps first: the language model counts positions from its first token, and padding must not shift them.
         order_BT = window.mask.logical_not().to(torch.int8).argsort(dim=1, stable=True)

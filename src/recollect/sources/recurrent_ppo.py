@@ -8,13 +8,13 @@
   rollout turned by a random offset in each epoch: gradients end at the offset, too.
 - Each LSTM has one bias where torch has two that are added (and so moved twice as far).
 - An episode that the horizon cut short is bootstrapped from the critic's value of its last observation, as there. The
-  code that made the released data writes that value into the reward it stores; ours stores what the world paid.
+  code that made the released data writes that value into the reward it stores, too: ``stored_reward="with_value"``.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -49,6 +49,12 @@ class Hyperparameters(ppo.Hyperparameters):
     units: int = Field(256, gt=0, description="Width of each LSTM. Paper: 256.")
     hidden: tuple[int, ...] = Field(
         (64, 64), description="Widths of the layers behind each LSTM; may be none. Paper: 64, 64."
+    )
+
+    stored_reward: Literal["paid", "with_value"] = Field(
+        "paid",
+        description="At the last step of an episode that the horizon cut: what was paid, or (released) with the discounted "
+        "value that is bootstrapped there.",
     )
 
     @model_validator(mode="after")
@@ -155,11 +161,15 @@ class RecurrentPPO(ppo.EnsemblePPO):
                 looks.note(t, np.flatnonzero(recorder.truncated), self.inputs.encode(recorder.final_observation))
             networks.end_episodes(recorder.done[recorder.length - 1])
         values_TE[steps], self._cut_worth_TE = looks.worth(self.inputs.encode(recorder.observation), steps)
+        if self.settings.stored_reward == "with_value":
+            played = slice(recorder.length - steps, recorder.length)
+            recorder.reward[played] += np.float32(self.settings.gamma) * self._cut_worth_TE
         return values_TE, logs_TE
 
     def _learn(self, rollout: slice, values_TE: np.ndarray, log_probabilities_TE: np.ndarray) -> None:
         settings, recorded, count = self.settings, self.recorder, len(self.tasks)
-        reward_TE = recorded.reward[rollout] + np.float32(settings.gamma) * self._cut_worth_TE
+        stored = settings.stored_reward == "with_value"  # then the value is in the reward already
+        reward_TE = recorded.reward[rollout] + np.float32(0 if stored else settings.gamma) * self._cut_worth_TE
         done_TE = recorded.done[rollout]
         advantage_TE = advantages(reward_TE, done_TE, values_TE, settings.gamma, settings.gae_lambda)
         keep_TE = np.ones_like(reward_TE)

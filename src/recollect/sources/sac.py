@@ -50,7 +50,7 @@ class Hyperparameters(Frozen):
         1, ge=1, description="Steps between two phases of as many gradient steps; must divide 1000. Meta-World: 50."
     )
     batch_size: int = Field(256, ge=1, description="Transitions per gradient step. Meta-World: 128.")
-    replay: int = Field(1_000_000, ge=1, description="Newest transitions that are learned from.")
+    replay: int = Field(1_000_000, ge=1, description="Newest transitions that are learned from. Meta-World: 2M, all.")
     gamma: float = Field(0.99, ge=0, le=1, description="Discount.")
     tau: float = Field(0.005, gt=0, le=1, description="Part of the way that target critics move per gradient step.")
     hidden: tuple[int, ...] = Field(

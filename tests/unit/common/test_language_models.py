@@ -100,6 +100,11 @@ def test_a_roberta_reads_as_many_tokens_as_it_has_positions_for(tmp_path):
     assert loaded.max_length == 12 and loaded(torch.zeros(1, 12, 32)).shape == (1, 12, 32)
     with pytest.raises(UserError, match="13 tokens"):
         loaded(torch.zeros(1, 13, 32))
+    x = torch.randn(2, 9, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        released = loaded.model(inputs_embeds=x, position_ids=torch.arange(9)[None]).last_hidden_state
+    assert torch.equal(loaded(x, from_row_0=True), released)
+    assert (loaded(x) - released).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("settings", [RANDOM, PACKAGE], ids=["random", "package"])

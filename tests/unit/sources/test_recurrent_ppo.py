@@ -201,6 +201,24 @@ def test_only_episodes_that_were_cut_short_are_bootstrapped_from_their_last_obse
     assert (agents.recorder.reward[:20] == 1).all()  # what is written down is what the world paid
 
 
+def test_the_value_of_a_cut_episode_may_be_stored_with_its_last_reward():
+    """The same agents, whose histories differ in these rewards alone; also in the last rollout, which none learns from."""
+    clocks = [Task(0, "cut", "train", {"length": 9}), Task(1, "ends", "train", {"length": 5})]
+    sizes = {"transitions": 58, "rollout": 20, "minibatch": 20, "segment": 10, "units": 6, "hidden": (), "epochs": 1}
+    records = []
+    for stored in ("paid", "with_value"):
+        settings = recurrent_ppo.Hyperparameters(**sizes, stored_reward=stored)
+        agents = recurrent_ppo.RecurrentPPO(lambda t, s: Clock(t, seeds=s), clocks, settings, seed=0)
+        while not agents.finished:
+            agents.advance()
+        records.append(agents.recorder)
+    paid, stored = records
+    np.testing.assert_array_equal(paid.action, stored.action)
+    added_TE = stored.reward - paid.reward
+    assert (paid.reward == 1).all() and not added_TE[:, 1].any()
+    assert np.flatnonzero(added_TE[:, 0]).tolist() == list(range(5, 58, 6))
+
+
 class Hasty(Clock):
     """Its episodes are cut by something else than the horizon, after as many steps as the task says."""
 
