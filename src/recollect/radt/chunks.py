@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recollect.radt.memory_settings import MemorySettings
-from recollect.settings.errors import UserError
+from recollect.settings.errors import UserError, shown
+from recollect.settings.resolve import method_path
 from recollect.settings.schema import Settings
 
 Integers = NDArray[np.int64]
@@ -52,7 +53,7 @@ def memory_of(settings: Settings) -> MemorySettings:
     if settings.method.memory is None:
         raise UserError(
             f"'{settings.method.name}' has no memory to retrieve from",
-            where=f"memory of '{settings.method.name}'",
+            where=shown(method_path(settings.method.name)),
             do="add a `memory:` section to its file (see config/methods/radt.yaml)",
         )
     return settings.method.memory

@@ -49,7 +49,7 @@ def load_embedder(
     kind, name = embedder_name(memory)
     if kind == "method":
         of = resolve(settings.scale, settings.environment.name, name, memory.embedder_seed)
-        module = algorithm_module(of.method.algorithm, where=f"config/methods/{name}.yaml", does="network")
+        module = algorithm_module(of.method.algorithm, where=f"memory.embedder: {memory.embedder}", does="network")
         learned = of.method.hyperparameters.context
         if memory.key_context > learned:
             raise UserError(

@@ -39,7 +39,19 @@ def test_a_method_without_a_memory_is_named_and_no_file_that_is_not_there(tiny: 
     method = settings.method.model_copy(update={"name": "dt.embedder"})
     with pytest.raises(UserError, match="has no memory to retrieve from") as refused:
         chunks.memory_of(settings.model_copy(update={"method": method}))
-    assert refused.value.where == "memory of 'dt.embedder'"
+    assert str(refused.value.where).endswith("config/methods/dt.yaml")
+
+
+def test_an_embedder_without_a_network_is_refused_where_it_is_named(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file has the name of a variant, and nothing is wrong in the file of the other method."""
+    room = tiny()
+    of = room.settings("radt", memory={"embedder": "method:ppo_cnn.wide"})
+    other = room.settings("dt")
+    method = other.method.model_copy(update={"algorithm": "ppo_cnn"})
+    monkeypatch.setattr(embedding, "resolve", lambda *names: other.model_copy(update={"method": method}))
+    with pytest.raises(UserError, match="no algorithm with a network of its own named 'ppo_cnn'") as refused:
+        embedding.load_embedder(of, Inputs(), room.facts)
+    assert refused.value.where == "memory.embedder: method:ppo_cnn.wide"
 
 
 class Below:
