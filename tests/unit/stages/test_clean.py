@@ -39,7 +39,7 @@ def few(workdir: Path) -> Path:
     scale = Path("config/scales/smoke.yaml")
     scale.write_text(fast_yaml.dump({**fast_yaml.load(scale.read_text()), "figures": {}}))
     for name, env, methods in (("room", ROOM, ["radt"]), ("maze", MAZE, ["dqn_ff"])):
-        content = {"kind": "curve_panels", "title": name, "category": "c", "caption": name, "seeds": [0, 1]}
+        content = {"kind": "bars", "title": name, "category": "c", "caption": name, "seeds": [0, 1]}
         content |= {"environments": [env], "methods": methods}
         Path(f"config/figures/{name}.yaml").write_text(fast_yaml.dump(content))
     Path("config/config.yaml").write_text("scale: smoke\nfigures: [room, maze]\n")

@@ -149,7 +149,7 @@ def test_the_published_settings_of_mazes_hold_at_the_paper_scale(workdir: Path) 
     environment = environment_settings("paper", ENV)
     assert environment.returns.model_dump() == {"low": 0, "high": 3, "bins": 4, "target_mean": 3, "target_std": 0}
     assert environment.source is not None and environment.source.algorithm == "recurrent_ppo"
-    assert environment.source.hyperparameters == {"transitions": 100_000}
+    assert environment.source.hyperparameters == {"transitions": 100_000, "stored_reward": "with_value"}
     assert environment.evaluation.episodes == 30
     facts = facts_of(environment)
     assert (facts.observation_size, facts.observation_values, facts.actions, facts.horizon) == (6, (), 5, 400)
