@@ -17,10 +17,7 @@ from recollect.artifacts.sealed import MANIFEST_SUFFIX, manifest_path
 
 def targets(words: list[str]) -> list[str]:
     """Which words of a command of Snakemake are targets: a Snakefile is not told while it is parsed."""
-    from snakemake.cli import get_argument_parser
-
-    chosen, _ = get_argument_parser([]).parse_known_args(words)
-    return [str(target) for target in chosen.targets or ()]
+    return _words_of(words, "targets")
 
 
 def named(words: list[str]) -> list[str]:
@@ -28,14 +25,14 @@ def named(words: list[str]) -> list[str]:
 
     What no rule is called is a file for Snakemake: with a misspelt --omit-from it would run what was to be left out.
     """
+    return _words_of(words, "targets", "until", "omit_from", "forcerun")
+
+
+def _words_of(words: list[str], *options: str) -> list[str]:
     from snakemake.cli import get_argument_parser
 
     chosen, _ = get_argument_parser([]).parse_known_args(words)
-    options = ("until", "omit_from", "forcerun")
-    return [
-        *map(str, chosen.targets or ()),
-        *(str(word) for name in options for word in getattr(chosen, name, None) or ()),
-    ]
+    return [str(word) for name in options for word in getattr(chosen, name) or ()]
 
 
 def outputs(workflow: Any) -> list[str]:

@@ -13,6 +13,12 @@ from recollect.stages.inputs import embed_images_inputs
 from recollect.stages.stage import Job, Resources, Stage
 
 
+def not_encoded(env: str) -> UserError:
+    """That an environment has no section `images:`."""
+    do = "add a section `images:` (docs/formats.md, Image encoders), if its observations are images"
+    return UserError("nothing says how the images of this environment are encoded", where=environment_path(env), do=do)
+
+
 def embed_images(scale: str, env: str, *, device: str = "cpu") -> None:
     """Encode the images of an environment's learning histories."""
     from recollect.artifacts.lock import run_lock
@@ -23,11 +29,7 @@ def embed_images(scale: str, env: str, *, device: str = "cpu") -> None:
 
     images = environment_settings(scale, env).images
     if images is None:
-        raise UserError(
-            "nothing says how the images of this environment are encoded",
-            where=environment_path(env),
-            do="add a section `images:` (docs/formats.md, Image encoders), if its observations are images",
-        )
+        raise not_encoded(env)
     inputs = embed_images_inputs(scale, env)
     known = STAGE.provenance(Job("embed_images", scale, env), device)
     folder = paths.image_checkpoints(scale, env)

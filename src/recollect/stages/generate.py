@@ -31,8 +31,9 @@ def learns_on_gpu(scale: str, env: str) -> bool:
     return uses_gpu(str(source.get("algorithm", "ppo")))
 
 
-def _no_source(env: str) -> UserError:
-    do = "add a `source:` section, or use methods with `data: online`"
+def no_source(env: str) -> UserError:
+    """That an environment has no source of histories."""
+    do = "add a `source:` section (docs/adding.md), or use methods with `data: online`"
     return UserError("this environment has no source of histories", where=environment_path(env), do=do)
 
 
@@ -46,7 +47,7 @@ def check_histories(scale: str, env: str) -> None:
     if path.is_file():
         return
     if environment_settings(scale, env).source is None:
-        raise _no_source(env)
+        raise no_source(env)
     do = f"recollect.histories({scale!r}, {env!r}, make=True), or `snakemake {path}`"
     raise UserError("the histories are not made", where=path, do=do)
 
@@ -79,7 +80,7 @@ def make(stage: Stage, job: Job, target: Path, checkpoints: Path, trust: bool, d
     environment = environment_settings(scale, env)
     source, where = environment.source, environment_path(env)
     if source is None:
-        raise _no_source(env)
+        raise no_source(env)
     module = algorithm_module(source.algorithm, where=f"{where}: source.algorithm", does="source")
     chosen = source_hyperparameters(scale, env, source)
     on = {"device": device} if uses_gpu(source.algorithm) else {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, product
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,11 +110,9 @@ def _lacks_learning(scale: str, env: str, method: str) -> str:
         return f"plays the policy of '{played_method(scale, env, method)}'"
     chosen = method_mapping(scale, env, method)
     ours = module_of("method", str(chosen.get("algorithm")), where=f"method '{method}'").startswith("recollect.")
-    return (
-        "learns from histories, and plays only when it has learned"
-        if ours and chosen.get("data") == "histories"
-        else ""
-    )
+    if ours and chosen.get("data") == "histories":
+        return "learns from histories, and plays only when it has learned"
+    return ""
 
 
 def check_splits(scale: str, figure: str) -> None:
@@ -151,9 +149,10 @@ def _splits(figure: FigureSettings) -> Iterator[tuple[str, str]]:
             if isinstance(group, Mapping) and "split" in group:
                 yield from ((env, str(group["split"])) for env in group.get("environments", ()))
     elif figure.kind == "score_rows" and isinstance(figure.options.get("panels"), Mapping):
-        for row in chain.from_iterable(figure.options["panels"].values()):
-            env, *more = row.split("/")
-            yield env, more[0] if more else str(split or "eval")
+        for labels in figure.options["panels"].values():
+            for row in labels if isinstance(labels, Mapping) else ():  # else its kind refuses it
+                env, *more = str(row).split("/")
+                yield env, more[0] if more else str(split or "eval")
     elif split is not None:
         yield from product(figure.environments, [split] if isinstance(split, str) else split)
 

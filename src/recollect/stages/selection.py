@@ -16,7 +16,6 @@ from recollect.settings.errors import UserError, nearest, shown
 from recollect.settings.loading import config_folder, read_yaml, validated
 from recollect.settings.resolve import (
     environment_mapping,
-    environment_path,
     figure_settings,
     method_mapping,
     method_path,
@@ -27,6 +26,8 @@ from recollect.settings.resolve import (
 )
 from recollect.settings.schema import LARGEST_SEED, Frozen
 from recollect.stages import paths
+from recollect.stages.embed_images import not_encoded
+from recollect.stages.generate import no_source
 from recollect.stages.pairs import check_figure, check_pair, check_splits, lacking_splits
 from recollect.stages.paths import Place
 
@@ -253,13 +254,11 @@ def _check_made(place: Place, found: Mapping[str, str], word: str) -> None:
             raise UserError(what, where=f"the command line: {word}", do=f"ask for {place.of({**found, name: number})}")
     if place not in (*_HISTORIES, *_ENCODED, *_MEMORY):
         return
-    scale, env, where = found["scale"], found["env"], shown(environment_path(found["env"]))
+    scale, env = found["scale"], found["env"]
     if not section(environment_mapping(scale, env), "source"):
-        do = "add a `source:` section (docs/adding.md), or use methods with `data: online`"
-        raise UserError(f"environment '{env}' has no source of histories", where=where, do=do)
+        raise no_source(env)
     if place in _ENCODED and environment_mapping(scale, env).get("images") is None:
-        do = "add a section `images:` (docs/formats.md, Image encoders), if its observations are images"
-        raise UserError(f"nothing says how the images of environment '{env}' are encoded", where=where, do=do)
+        raise not_encoded(env)
     if place in _MEMORY and method_mapping(scale, env, found["method"]).get("memory") is None:
         do = "add a `memory:` section (see config/methods/radt.yaml), or name a method that has one"
         what = f"'{found['method']}' has no memory to retrieve from"

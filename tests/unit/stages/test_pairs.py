@@ -10,6 +10,7 @@ import fast_yaml
 import pytest
 
 from recollect import api
+from recollect.figures import registry
 from recollect.settings.catalogue import CannotImport
 from recollect.settings.errors import UserError
 from recollect.settings.still import held_still, prepare
@@ -278,6 +279,14 @@ def test_a_learning_curve_of_runs_that_are_not_evaluated_while_they_learn_is_ref
             assert "mine_of_pairs/config/figures/own.yaml" in refused.value.where
         file.write_text(fast_yaml.dump({**content, "environments": ["tmaze_passive_5"], "methods": ["dqn_lstm"]}))
         check_figure("smoke", "own")
+
+
+def test_every_kind_that_draws_learning_curves_by_itself_says_so_in_its_file() -> None:
+    for name in registry.kinds():
+        kind = registry.kind(name)
+        split = kind.Options.model_fields.get("split")
+        by_itself = split is not None and split.default == "learning"
+        assert (getattr(kind, "SPLIT", None) == "learning") == by_itself, name
 
 
 def test_a_split_that_no_run_is_evaluated_on_is_refused_where_a_figure_is_asked_for(in_the_repository: None) -> None:
