@@ -9,9 +9,8 @@ On a CPU the same function can be called as it is (tests do), and equals `Transf
 
 from __future__ import annotations
 
-import logging
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,9 +20,8 @@ from recollect.amago.ring_cache import RingCache
 from recollect.amago.sigma_reparam import SigmaLinear
 from recollect.amago.timestep_encoders import Steps
 from recollect.amago.trajectory_encoders import TransformerEncoder
-from recollect.common.cuda_graphs import WARM_UP, captured, on_side_stream
+from recollect.common.step_graphs import StepGraphs
 
-log = logging.getLogger(__name__)
 NEAR = 1e-3  # how far what a graph gives may be from what the function gives
 
 
@@ -49,20 +47,14 @@ def acting_step(network: Network, steps: Steps, count_B: Tensor, state: RingCach
 
 
 class ActingGraph:
-    """Steps a network whose trajectory encoder is a Transformer, with the rows of `state`.
-
-    Attributes:
-        works: whether graphs can be captured here; the first that cannot is warned of, and none is tried again.
-    """
-
-    works: ClassVar[bool] = True
+    """Steps a network whose trajectory encoder is a Transformer, with the rows of `state`, in graphs."""
 
     def __init__(self, network: Network, state: RingCache, device: torch.device) -> None:
         self.network, self.state, self.device = network, state, device
         self._count_B = torch.zeros(len(state.count_B), dtype=torch.int64, device=device)
         self._steps: Steps | None = None
         self._weights = [module for module in network.modules() if isinstance(module, SigmaLinear)]
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._graphs = StepGraphs(device, near=NEAR)
 
     def __call__(self, steps: Steps) -> Tensor:
         """Raw outputs [B, P] on the CPU; the state counts a token per row. `steps`: on the CPU."""
@@ -70,7 +62,7 @@ class ActingGraph:
         self._fill(steps)
         for module in self._weights:
             module.effective()  # outside of the graph, which reads what is computed here
-        raw_BP = self._computed(read).cpu()
+        raw_BP = self._graphs.run(read, partial(self._step, read)).cpu()
         self.state.count_B = self.state.count_B + 1
         return raw_BP
 
@@ -89,28 +81,3 @@ class ActingGraph:
     def _step(self, read: int) -> Tensor:
         assert self._steps is not None
         return acting_step(self.network, self._steps, self._count_B, self.state, read)
-
-    def _computed(self, read: int) -> Tensor:
-        if self.device.type != "cuda" or not ActingGraph.works:
-            return self._step(read)
-        if read not in self._graphs:
-            try:
-                self._graphs[read] = self._captured(read)
-            except RuntimeError as error:
-                ActingGraph.works = False
-                log.warning("acting goes on without CUDA graphs, which is slower: %s", error)
-        if read not in self._graphs:  # behind the error, whose frames hold what the capture made
-            return self._step(read)
-        graph, raw_BP = self._graphs[read]
-        graph.replay()
-        return raw_BP
-
-    def _captured(self, read: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        """A graph and where its replay leaves the raw outputs. Raises RuntimeError."""
-        for _ in range(WARM_UP):
-            expected_BP = on_side_stream(partial(self._step, read))
-        graph, raw_BP = captured(partial(self._step, read))
-        graph.replay()
-        if not torch.allclose(raw_BP, expected_BP, rtol=NEAR, atol=NEAR):
-            raise RuntimeError("a captured step gives other numbers than the step itself")
-        return graph, raw_BP

@@ -9,22 +9,18 @@ function can be called as it is (tests do); it equals `HistoryEncoder.step` up t
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from recollect.common.cache import KeyValueCache
-from recollect.common.cuda_graphs import WARM_UP, captured, on_side_stream
+from recollect.common.step_graphs import StepGraphs
 from recollect.memory_rl.transformer_sequence import TransformerState
 
-log = logging.getLogger(__name__)
 FEWEST = 16  # slots that a graph of a GPT reads
 
-Given = TypeVar("Given")
 Tensors = tuple[Tensor, ...]
 
 
@@ -57,55 +53,6 @@ def acting_step(network: Any, token: Tensors, before: Tensors, cache: KeyValueCa
 def slots_read(tokens: int, cache: KeyValueCache) -> int:
     """Slots that a graph reads where the longest row has so many tokens before."""
     return min(max(FEWEST, 1 << tokens.bit_length()), cache.length)
-
-
-class StepGraphs:
-    """Functions of tensors that stay where they are as CUDA graphs; on a CPU, and where one cannot be captured, as they are.
-
-    Attributes:
-        works: whether graphs can be captured here; the first that cannot is warned of, and none is tried again.
-        made: by their keys, and where their replays leave what is given.
-    """
-
-    works: ClassVar[bool] = True
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.made: dict[Hashable, tuple[torch.cuda.CUDAGraph, Any]] = {}
-
-    def run(self, key: Hashable, function: Callable[[], Given], changed: Tensors) -> Given:
-        """What the function gives, in a graph's case until the next call.
-
-        Args:
-            key: functions with one key are one function.
-            changed: the tensors from which it begins, and which it leaves as the next one begins.
-        """
-        if self.device.type != "cuda" or not StepGraphs.works:
-            return function()
-        if key not in self.made:
-            try:
-                self.made[key] = _captured(function, changed)
-            except RuntimeError as error:
-                StepGraphs.works = False
-                log.warning("acting goes on without CUDA graphs, which is slower: %s", error)
-        if key not in self.made:  # behind the error, whose frames hold what the capture made
-            return function()
-        graph, given = self.made[key]
-        graph.replay()
-        return cast("Given", given)
-
-
-def _captured(function: Callable[[], Given], changed: Tensors) -> tuple[torch.cuda.CUDAGraph, Given]:
-    """A graph and where its replay leaves what is given. What comes next draws and begins as if there had been no warm-up."""
-    drawn, before = torch.cuda.get_rng_state(), tuple(one.clone() for one in changed)
-    try:
-        for _ in range(WARM_UP):
-            on_side_stream(function)
-            for own, one in zip(changed, before, strict=True):
-                own.copy_(one)
-        return captured(function)
-    finally:
-        torch.cuda.set_rng_state(drawn)
 
 
 class ActingGraph:

@@ -20,8 +20,9 @@ from torch import Tensor
 
 from recollect.common.cache import KeyValueCache
 from recollect.common.rollout import Episodes
+from recollect.common.step_graphs import StepGraphs
 from recollect.common.transfer import sent
-from recollect.memory_rl.acting_graph import StepGraphs, acting_step, slots_read
+from recollect.memory_rl.acting_graph import acting_step, slots_read
 from recollect.memory_rl.history_policy import HistoryNetwork
 from recollect.memory_rl.learner import Learner
 from recollect.memory_rl.transformer_sequence import TransformerState

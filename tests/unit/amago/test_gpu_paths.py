@@ -15,6 +15,7 @@ from recollect.amago import trajectory_encoders
 from recollect.amago.acting_graph import ActingGraph
 from recollect.amago.amago import Agent
 from recollect.common.precision import tf32
+from recollect.common.step_graphs import StepGraphs
 
 SEQUENCE = {"width": 16, "layers": 2, "heads": 2, "dropout": 0.0}
 
@@ -219,21 +220,20 @@ def test_a_step_that_cannot_be_captured_is_warned_of_once_and_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Here no step can: there is no CUDA."""
-    monkeypatch.setattr(ActingGraph, "works", True)
+    monkeypatch.setattr(StepGraphs, "works", True)
     network, _ = lively(small(sequence=SEQUENCE), DISCRETE)
     graph = ActingGraph(network.eval(), network.trajectory_encoder.initial_state(3, "cpu"), torch.device("cpu"))
     steps = window_of(network, random_batch(), small(sequence=SEQUENCE)).steps
     first = type(steps)(**{name: None if value is None else value[:, 0] for name, value in vars(steps).items()})
     expected = graph(first)
     graph.state.count_B[:] = 0
-    graph._graphs.clear()
-    graph.device = torch.device("cuda")
-    monkeypatch.setattr(graph, "_captured", _fails)
+    graph._graphs.device = torch.device("cuda")
+    monkeypatch.setattr(graph._graphs, "_captured", _fails)
     for _ in range(2):
         graph.state.count_B[:] = 0
         assert torch.equal(graph(first), expected)
-    assert [record.levelname for record in caplog.records] == ["WARNING"] and not ActingGraph.works
+    assert [record.levelname for record in caplog.records] == ["WARNING"] and not StepGraphs.works
 
 
-def _fails(read: int) -> Any:
+def _fails(*of: Any) -> Any:
     raise RuntimeError("no capture")

@@ -18,9 +18,10 @@ from test_ensemble import ROOMS, begun  # noqa: E402
 
 from benchmarks.gpu.pretend import PretendGpu  # noqa: E402
 from recollect.common.cache import KeyValueCache  # noqa: E402
+from recollect.common.step_graphs import StepGraphs  # noqa: E402
 from recollect.common.transformer import Transformer, TransformerSettings  # noqa: E402
 from recollect.memory_rl import sacd  # noqa: E402
-from recollect.memory_rl.acting_graph import ActingGraph, StepGraphs, slots_read  # noqa: E402
+from recollect.memory_rl.acting_graph import ActingGraph, slots_read  # noqa: E402
 from recollect.memory_rl.ensemble import Ensemble  # noqa: E402
 from recollect.memory_rl.history_policy import HistoryPolicy  # noqa: E402
 from recollect.memory_rl.off_policy import OffPolicyTrainer  # noqa: E402
@@ -72,21 +73,6 @@ def test_steps_on_a_gpu_are_replays_and_give_a_cpus_numbers(
         found = played(begun(kind, device="cuda", **changes)[0], 5, "cuda", graphed=True)
     assert len(replays) == 5 and len(set(map(id, replays))) == 1
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
-
-
-def test_what_is_captured_draws_as_if_there_had_been_no_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = torch.zeros(3)
-    with PretendGpu(), monkeypatch.context() as patch:
-        for name in ("get_rng_state", "set_rng_state"):  # it draws from the CPU's own generator
-            patch.setattr(torch.cuda, name, getattr(torch, name))
-        graphs, found = StepGraphs(torch.device("cuda")), []
-        torch.manual_seed(7)
-        for _ in range(2):
-            graphs.run("draws", lambda: drawn.uniform_(), (drawn,))
-            found.append(drawn.clone())
-    own = torch.Generator().manual_seed(7)
-    for one in found:
-        assert torch.equal(one, torch.zeros(3).uniform_(generator=own))
 
 
 def test_an_ensemble_on_a_gpu_plays_what_it_plays_on_a_cpu() -> None:
@@ -141,7 +127,7 @@ def test_where_nothing_can_be_captured_acting_goes_on(
     def broken(*of: Any) -> None:
         raise RuntimeError("no capture here")
 
-    monkeypatch.setattr("recollect.memory_rl.acting_graph.captured", broken)
+    monkeypatch.setattr("recollect.common.step_graphs.captured", broken)
     monkeypatch.setattr(StepGraphs, "works", True)
     wanted = played(begun("lstm")[0], 5, graphed=False)
     with PretendGpu(), caplog.at_level(logging.WARNING):

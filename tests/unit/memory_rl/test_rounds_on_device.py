@@ -18,8 +18,8 @@ from test_ensemble import ROOMS, SEEDS, Together, assert_near, begun, own_episod
 
 from benchmarks.gpu.pretend import PretendGpu  # noqa: E402
 from recollect.common.rollout import Episodes  # noqa: E402
+from recollect.common.step_graphs import StepGraphs  # noqa: E402
 from recollect.memory_rl import sacd  # noqa: E402
-from recollect.memory_rl.acting_graph import StepGraphs  # noqa: E402
 from recollect.memory_rl.ensemble import Ensemble  # noqa: E402
 from recollect.memory_rl.off_policy import OffPolicyTrainer  # noqa: E402
 
@@ -153,7 +153,7 @@ def test_where_no_graph_can_be_captured_the_same_is_played_more_slowly(
         raise RuntimeError("out of graphs")
 
     wanted, _ = plays(Ensemble(begun("lstm")))
-    monkeypatch.setattr("recollect.memory_rl.acting_graph.captured", fails)
+    monkeypatch.setattr("recollect.common.step_graphs.captured", fails)
     monkeypatch.setattr(StepGraphs, "works", True)
     with PretendGpu(), caplog.at_level(logging.WARNING):
         found, _ = plays(Ensemble(begun("lstm", device="cuda")))
