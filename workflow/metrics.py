@@ -39,7 +39,7 @@ def last_values(table: Path) -> dict[str, dict[str, float]]:
     Args:
         table: the CSV file of a figure. What kind of figure it is says the JSON file beside it.
     """
-    with table.open(newline="") as file:
+    with table.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         if not COLUMNS.issubset(reader.fieldnames or ()):
             return {}

@@ -26,7 +26,8 @@ def stat_of(pid: int) -> list[str]:
     Raises:
         OSError: it has ended, or this is another system.
     """
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    # Linux cuts a name after 15 bytes, perhaps within a character.
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
 
 
 def began(pid: int) -> float:

@@ -164,7 +164,7 @@ def _nothing_said() -> Iterator[None]:
     library.fflush(None)
     kept = os.dup(1)
     try:
-        with open(os.devnull, "w") as nothing:
+        with open(os.devnull, "w", encoding="utf-8") as nothing:
             os.dup2(nothing.fileno(), 1)
         yield
     finally:

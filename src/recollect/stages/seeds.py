@@ -145,7 +145,7 @@ def begin_alone(count: int, said: str) -> None:
         count: how many share the device.
     """
     dies_with_parent(signal.SIGKILL)
-    with open(said, "w") as file:
+    with open(said, "w", encoding="utf-8") as file:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), stream.fileno())
     records.beside = count
