@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Integral
 from pathlib import Path
 from typing import Any, overload
 
@@ -22,10 +21,11 @@ from recollect.artifacts.lease import usable
 from recollect.common import histories as columns
 from recollect.environments import registry
 from recollect.folders import inside
+from recollect.given import changed, check_names, no_seed, seed_of, several
 from recollect.settings.errors import UserError
-from recollect.settings.overrides import method_with, written
+from recollect.settings.overrides import method_with
 from recollect.settings.resolve import algorithm_module, environment_settings, method_path, played_method, resolve
-from recollect.settings.schema import LARGEST_SEED, EnvironmentSettings, Settings
+from recollect.settings.schema import EnvironmentSettings, Settings
 from recollect.stages import inputs, paths
 from recollect.stages.generate import check_histories
 from recollect.stages.making import make_job
@@ -60,17 +60,10 @@ def run(
     Raises:
         UserError: a name or a setting is not known, it is no seed, or there is no such folder or no configuration.
     """
-    for what, name in (("scale", scale), ("env", env), ("method", method)):
-        if not isinstance(name, str):
-            raise UserError(f"{name!r} is no name", where=what, do="write it as text; `recollect list` has all")
-    if changes is not None and not isinstance(changes, Mapping):
-        do = 'write a dictionary, changes={"optimisation.learning_rate": 3e-4}'
-        raise UserError(f"{changes!r} does not say which settings differ", where="changes", do=do)
-    if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) <= LARGEST_SEED:
-        raise _no_seed(seed)
-    method = method_with(method, [f"{key}={written(value)}" for key, value in (changes or {}).items()])
+    check_names(scale=scale, env=env, method=method)
+    seed, method = seed_of(seed), method_with(method, changed(changes))
     with inside(folder) as (at, config):
-        return Run(scale, env, method, int(seed), at, config, resolve(scale, env, method, int(seed)))
+        return Run(scale, env, method, seed, at, config, resolve(scale, env, method, seed))
 
 
 @overload
@@ -126,10 +119,9 @@ def train(
         UserError: see `run`; there is no such device; another process is at work on the same files; or runs failed.
     """
     usable(device)
-    several = isinstance(seed, Iterable) and not isinstance(seed, str)
-    seeds: list[Any] = list(seed) if several else [seed]  # type: ignore[arg-type]
+    seeds: list[Any] = list(seed) if several(seed) else [seed]  # type: ignore[arg-type]
     if not seeds:
-        raise _no_seed(seed)
+        raise no_seed(seed)
     made = {one.seed: one for one in (run(scale, env, method, each, changes=changes, folder=folder) for each in seeds)}
     with (first := made[int(seeds[0])]).inside():
         check_pair(scale, env, first.method)
@@ -140,12 +132,7 @@ def train(
             make_job(made[each]._job, device, {"trust_checkpoint": True} if trusted else {})
 
     together(list(made), work)
-    return list(made.values()) if several else first
-
-
-def _no_seed(seed: object) -> UserError:
-    do = f"name a whole number from 0 to {LARGEST_SEED}; `recollect.train` takes a list of them, too"
-    return UserError(f"{seed!r} is no seed", where="seed", do=do)
+    return list(made.values()) if several(seed) else first
 
 
 @dataclass(frozen=True)
@@ -273,7 +260,8 @@ class Run:
         """
         from recollect.evaluation import rollouts
 
-        rollouts.check_whole(tasks, episodes, where=self)
+        listing: list[int] | None = list(tasks) if several(tasks) else None  # type: ignore[arg-type]
+        rollouts.check_whole(tasks if listing is None else listing, episodes, where=self)
         environment = self.settings.environment
         split = split or environment.evaluation.splits[0]
         with self.inside():
@@ -281,8 +269,9 @@ class Run:
             in_context = environment.evaluation.protocol == "in_context"
             played = len(listed) if in_context else min(len(listed), environment.evaluation.episodes)
             first = int(tasks) if isinstance(tasks, int | np.integer) else None  # so many, in place of a list
-            wanted: Any = range(played) if tasks is None else tasks if first is None else range(first)
-            wrong = [place for place in wanted if not 0 <= place < len(listed)]
+            wanted: Sequence[int] = listing if listing is not None else range(played if first is None else first)
+            most = wanted[-1:] if first is not None else wanted  # of so many, the last one says it
+            wrong = [place for place in most if not 0 <= place < len(listed)]
             if wrong or not len(wanted) or (episodes is not None and episodes < 1):
                 lacking = f"are not {first} tasks" if first is not None else f"is no task {min(wrong, default=0)}"
                 what = f"there {lacking} in the split '{split}'" if wrong else "there is nothing to play"
@@ -310,6 +299,7 @@ def histories(scale: str, env: str, *, make: bool = False, folder: str | Path | 
     Raises:
         UserError: the environment is not known or has no source of histories; or they are not made, or damaged.
     """
+    check_names(scale=scale, env=env)
     with inside(folder):
         environment = environment_settings(scale, env)
         if make:

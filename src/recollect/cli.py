@@ -12,7 +12,7 @@ import typer
 from recollect.artifacts.threads import use_threads
 from recollect.commands import own
 from recollect.jobs import job, reported
-from recollect.options import WILDCARDS, AtATime, Change, Device, Pack, Seeds, Threads, Version, example
+from recollect.options import WILDCARDS, AtATime, Change, Device, NamedOnce, Pack, Seeds, Threads, Version, example
 from recollect.settings.catalogue import check_mine_folder
 from recollect.settings.overrides import method_with
 from recollect.stages.outcome import outcome
@@ -66,7 +66,7 @@ def add_command(stage: Stage) -> None:
         ]
     )
     panel = "Jobs of the workflow, each by itself" if stage.writes else None
-    app.command(stage.name.replace("_", "-"), rich_help_panel=panel)(command)
+    app.command(stage.name.replace("_", "-"), rich_help_panel=panel, cls=NamedOnce)(command)
 
 
 def _option(hint: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from recollect.jobs import job
-from recollect.options import Change, DefaultScale, Env, Figures, Grid, Method, Scale, Seeds, Threads
+from recollect.options import Change, DefaultScale, Env, Figures, Grid, Method, NamedOnce, Scale, Seeds, Threads
 from recollect.settings.errors import UserError
 from recollect.settings.overrides import method_with
 from recollect.stages import check as checking
@@ -67,7 +67,7 @@ def init(
     print(begin(kind, name, scale or default_selection().scale, env=env, method=method, figure=figure))
 
 
-@own.command()
+@own.command(cls=NamedOnce)
 def sweep(
     scale: Scale,
     env: Env,
@@ -160,7 +160,7 @@ def claims(
         check_all_hold(scale, figures, found)
 
 
-@own.command()
+@own.command(cls=NamedOnce)
 def compare(
     this: Annotated[str, typer.Argument(help="A method.")],
     that: Annotated[str, typer.Argument(help="The method that it is compared with.")],
@@ -238,7 +238,7 @@ def check(
         print(line)
 
 
-@own.command()
+@own.command(cls=NamedOnce)
 def settings(
     scale: DefaultScale = None,
     env: Annotated[str | None, typer.Option(help="Environment, e.g. dark_room_10x10.")] = None,

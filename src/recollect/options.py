@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from recollect import __version__
+from recollect.settings.errors import UserError
 from recollect.settings.loading import names
 from recollect.settings.schema import LARGEST_SEED
 from recollect.stages.stage import Stage
@@ -46,6 +48,22 @@ WILDCARDS: dict[str, Any] = {
     "dataset": Annotated[str, typer.Option("--data", help="A name of config/published_data.yaml.")],
     "vocabulary": Annotated[str, typer.Option(help="A name of config/token_vocabularies.yaml.")],
 }
+
+
+class NamedOnce(TyperCommand):
+    """A command in which what names its job stands once: else the last one would count, and the others be lost unsaid."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for option in self.params:
+            if option.name in WILDCARDS and not getattr(option, "multiple", False):
+                flag = option.opts[0]
+                if sum(word == flag or word.startswith(f"{flag}=") for word in args) > 1:
+                    several = "; `recollect run` takes several" if option.name == "seed" else ""
+                    where = f"recollect {ctx.info_name} {flag}"
+                    raise UserError(f"{flag} is given more than once", where=where, do=f"name one{several}")
+        return super().parse_args(ctx, args)
+
+
 Seeds = Annotated[
     list[int],
     typer.Option("--seed", min=0, max=LARGEST_SEED, help="Seed of the run, again for more, which are one job."),

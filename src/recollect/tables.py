@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -14,6 +15,7 @@ from recollect.api import Run
 from recollect.artifacts.lease import usable
 from recollect.artifacts.sealed import verify
 from recollect.folders import inside
+from recollect.given import check_names, several
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import figure_settings, resolve
 from recollect.settings.still import held_still
@@ -49,6 +51,7 @@ def figure(
         UserError: the scale or the figure is not known, or there is no configuration; of what is made, see `recollect.train`.
     """
     usable(device)
+    check_names(scale=scale, name=name)
     with inside(folder) as (at, config):
         figure_settings(scale, name)
         runs = [Run(scale, *of, at, config, resolve(scale, *of)) for of in figure_runs(scale, name)]
@@ -149,9 +152,13 @@ def claims(scale: str, figures: str | Iterable[str] | None = None, *, folder: st
     Raises:
         UserError: a name is not known, or scores are damaged or not those that a claim names.
     """
+    wanted: list[Any] = [] if figures is None else list(figures) if several(figures) else [figures]
+    check_names(scale=scale)
+    for one in wanted:
+        check_names(figures=one)
     with inside(folder), held_still():
         hand_over()
-        chosen = chosen_figures(scale, [figures] if isinstance(figures, str) else figures)
+        chosen = chosen_figures(scale, wanted)
         found, stale = judging.verdicts(scale, chosen), judging.stale(scale, chosen)
     if stale:
         warnings.warn(stale, stacklevel=2)

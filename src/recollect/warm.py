@@ -5,7 +5,7 @@ To import torch and pandas takes a job over two seconds of CPU, and what draws o
 command beneath it forks from there: the same code on the same files with the same threads, so the same bytes.
 
 - A job forks only where nothing can differ from a start of its own: same interpreter, same package whose files are
-  unchanged since they were imported, one thread (thread pools do not survive a fork) or a figure or page, which is drawn
+  unchanged since they were imported, one thread (thread pools do not survive a fork) or one of `_DRAWN`, which are made
   without threads. Otherwise it starts on its own.
 - It is the job that says its pid. A caller that is hung up on before it has heard one starts the job itself: nothing has
   begun. So a job is done once, whatever happens to the process that forks.

@@ -126,6 +126,9 @@ def test_a_rollout_plays_the_evaluation_again(made: Any) -> None:
     assert len(made.rollout(tasks=np.int64(1), episodes=2).returns) == 2
     with pytest.raises(UserError, match="no task 99"):
         made.rollout(tasks=[99])
+    assert len(made.rollout(tasks=(place for place in [0]), episodes=2).returns) == 2
+    with pytest.raises(UserError, match="there are not 1000000000000 tasks"):
+        made.rollout(tasks=10**12)
     with pytest.raises(UserError, match=r"there are not 99 tasks in the split (?s:.*)ask for at most \d+"):
         made.rollout(tasks=99)
     for wrong in (
@@ -133,6 +136,7 @@ def test_a_rollout_plays_the_evaluation_again(made: Any) -> None:
         {"tasks": 1.0},
         {"tasks": [0.5]},
         {"tasks": True},
+        {"tasks": np.array(1)},
         {"episodes": 1.5},
         {"episodes": "2"},
     ):
@@ -163,6 +167,9 @@ def test_a_changed_setting_is_another_run_and_a_wrong_name_is_said_at_once(workd
         ({"seed": [0, "1"]}, r"'1' is no seed"),
         ({"seed": []}, r"\[\] is no seed"),
         ({"seed": [0, [1]]}, r"\[1\] is no seed"),
+        ({"seed": np.array(1)}, r"array\(1\) is no seed"),
+        ({"seed": b"01"}, r"b'01' is no seed"),
+        ({"changes": {"discount": range(2)}}, r"range\(0, 2\) is no value of a setting\n.*changes: discount"),
         ({"changes": "context=3"}, r"'context=3' does not say which settings differ\n.*\n.*changes=\{"),
         ({"folder": "/nope/at/all"}, r"no such folder\n.*/nope/at/all"),
         ({"device": "gpu"}, r"unknown device 'gpu'\n.*\n.*cpu, cuda or auto"),
@@ -176,6 +183,21 @@ def test_what_cannot_be_is_refused_before_any_work_in_the_words_of_the_commands(
     with pytest.raises(UserError, match=said):
         recollect.train(*OF, **wrong)
     assert not Path("results").exists() and not Path("/nope").exists()
+
+
+def test_what_is_no_name_is_said_by_every_call(workdir: Path) -> None:
+    figure = "radt_dark_room_10x10"
+    for call, said in (
+        (lambda: recollect.histories("smoke", 5), "5 is no name\n.*env"),  # type: ignore[arg-type]
+        (lambda: recollect.histories(None, "dark_room_10x10"), "None is no name\n.*scale"),  # type: ignore[arg-type]
+        (lambda: recollect.figure("smoke", [figure]), "is no name\n.*name"),  # type: ignore[arg-type]
+        (lambda: recollect.figure(None, figure), "None is no name\n.*scale"),  # type: ignore[arg-type]
+        (lambda: recollect.claims("demo", 5), "5 is no name\n.*figures"),  # type: ignore[arg-type]
+        (lambda: recollect.claims("demo", [figure, 5]), "5 is no name\n.*figures"),  # type: ignore[list-item]
+        (lambda: recollect.claims(None), "None is no name\n.*scale"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(UserError, match=said):
+            call()
 
 
 def test_histories_that_are_not_made_name_the_call_that_makes_them(workdir: Path) -> None:

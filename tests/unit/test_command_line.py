@@ -51,6 +51,25 @@ def test_the_help_of_a_command_has_an_example_that_it_understands(name: str) -> 
         assert stage.only(*job.names(stage.shared).values()) or name == "evaluate"
 
 
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        ("train --scale smoke --env tmaze_passive_5 --method dqn_ff --seed 0 --seed 1", "--seed"),
+        ("evaluate --scale smoke --env=tmaze_passive_5 --env=tmaze_passive_6 --method dqn_ff --seed 0", "--env"),
+        ("compare dqn_ff dqn_lstm --env tmaze_passive_5 --env tmaze_passive_6", "--env"),
+        ("sweep --scale smoke --env tmaze_passive_5 --method a --method b --seed 0 --set discount=0.5", "--method"),
+    ],
+)
+def test_a_name_that_stands_twice_is_refused_and_not_the_last_one_taken(words: str, flag: str) -> None:
+    refused = CliRunner().invoke(app, words.split()).exception
+    assert isinstance(refused, UserError) and str(refused).startswith(f"{flag} is given more than once")
+    assert ("`recollect run` takes several" in refused.do) == (flag == "--seed")
+
+
+def test_what_takes_several_seeds_takes_them() -> None:
+    assert COMMANDS["run"].make_context("run", [*example_of("run"), "--seed", "1"]).params["seed"] == [0, 1]
+
+
 def test_a_job_holds_the_devices_that_it_needs_and_shares_them_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[tuple[Any, ...]] = []
 

@@ -35,8 +35,9 @@ ALLOWED = {
     "launch": {"artifacts", "warm", "cli"},
     # What Python users import.
     "folders": BASE,
-    "api": SCIENCE | {"sources", "evaluation", "stages", "folders"},
-    "tables": ARTIFACTS | {"stages", "folders", "api"},
+    "given": BASE,
+    "api": SCIENCE | {"sources", "evaluation", "stages", "folders", "given"},
+    "tables": ARTIFACTS | {"stages", "folders", "given", "api"},
 }
 LONGEST = 400
 PICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}

@@ -35,6 +35,14 @@ def test_the_file_is_what_the_stages_say() -> None:
     assert (ROOT / "dvc.yaml").read_text() == pipeline(), "run `recollect dvc > dvc.yaml`"
 
 
+def test_rules_of_runs_are_those_that_the_configuration_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = default_selection().model_copy(update={"seeds_together": 2})
+    monkeypatch.setattr("recollect.stages.pipeline.default_selection", lambda: few)
+    allowed = next(line for line in pipeline().splitlines() if "evaluated inspected measured" in line).split()
+    assert {word for word in allowed if word.startswith("run")} >= {"run", "run_demo_2_seeds_from_0"}
+    assert "run_demo_5_seeds_from_0" not in allowed
+
+
 def test_every_default_artifact_at_demo_scale_is_in_an_out_and_no_out_is_idle() -> None:
     whole = plan("demo", default_selection().figures_at())
     made = [path for stage in STAGES for path in whole.files(stage)]

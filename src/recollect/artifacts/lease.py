@@ -116,7 +116,7 @@ def device_lease(
 def usable(wanted: str, devices: list[str] | None = None) -> list[str]:
     """The devices that are meant by `wanted`, free or not; none: the CPU. For `devices` and errors see `device_lease`."""
     if wanted not in ("cpu", "cuda", "auto"):
-        raise UserError(f"unknown device '{wanted}'", where="device", do="use cpu, cuda or auto")
+        raise UserError(f"unknown device {wanted!r}", where="device", do="use cpu, cuda or auto")
     if wanted == "auto" and (meant := os.environ.get(AUTO_VARIABLE)):
         if meant != "cpu":
             raise UserError(f"device '{meant}' is not known", where=AUTO_VARIABLE, do="set it to cpu, or not at all")

@@ -1,6 +1,7 @@
 """An environment of anybody's, looked at while it is played: what its `reset` and `step` return is what gymnasium asks for.
 
-Observations have the parts and shapes of its space. Their bounds are not looked at: `recollect check --env` does that.
+Observations have the parts and shapes of its space, and a reward is one number. Bounds are not looked at: `recollect check --env`
+does that.
 """
 
 from __future__ import annotations
@@ -37,12 +38,21 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         if said := _unlike(self.env.observation_space, returned[0], "observation"):
             do = "correct `observation_space`, or what `reset` and `step` return"
             raise self._wrong(method, f"returned what is not of the `observation_space`: {said}", do)
+        if method == "step" and not _number(returned[1]):
+            raise self._wrong(
+                method, f"returned the reward {returned[1]!r}, which is no number", "return a float there"
+            )
         return returned
 
     def _wrong(self, method: str, what: str, do: str) -> UserError:
         of = self.env.unwrapped
         name = of.spec.id if of.spec is not None else type(of).__name__
         return UserError(f"`{method}` of '{name}' {what}", where=file_of(of), do=do)
+
+
+def _number(reward: Any) -> bool:
+    """Whether it is one number: Python's, numpy's, or an array or tensor without axes."""
+    return isinstance(reward, int | float | np.number | np.bool_) or getattr(reward, "shape", None) == ()
 
 
 def _unlike(space: Any, seen: Any, name: str) -> str:

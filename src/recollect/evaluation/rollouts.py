@@ -6,7 +6,7 @@ its batch they are so where as many are played.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from numbers import Integral
 
 import numpy as np
@@ -40,7 +40,7 @@ class _Steps:
 
 def check_whole(tasks: object, episodes: object, *, where: object) -> None:
     """Raise a UserError where what says how many tasks (or which) and episodes are played is no whole number, and not None."""
-    for each in (*(tasks if isinstance(tasks, Iterable) else [tasks]), episodes):
+    for each in (*(tasks if isinstance(tasks, list) else [tasks]), episodes):
         if each is not None and (isinstance(each, bool) or not isinstance(each, Integral)):
             do = "name a number of tasks or list their places, and a number of episodes"
             raise UserError(f"tasks={tasks!r}, episodes={episodes!r} are no whole numbers", where=where, do=do)

@@ -37,6 +37,10 @@ def check(figure: FigureSettings) -> None:
     if without:
         do = "name the returns that are 0 and 1 under 'scales'"
         raise UserError(f"no scale of {', '.join(without)}", where=f"options of figure '{figure.name}'", do=do)
+    for name, (zero, one) in options.scales.items():
+        if zero == one:
+            what = f"the returns of {name} that are 0 and 1 are the same, {zero:g}"
+            raise UserError(what, where=f"options of figure '{figure.name}': scales", do="name two numbers that differ")
 
 
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:

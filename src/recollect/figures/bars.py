@@ -22,6 +22,7 @@ from recollect.figures.spec import PUBLISHED, TABLE_COLUMNS, Drawn, ExtraRow, Fi
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.schema import FigureSettings, Names
 
+SPLIT = "eval"  # of its scores, where its options name none
 WORDS = ("lines", "Open diamonds")
 BAR = 0.155  # inches from bar to bar
 ROOM = 1.22  # how far the axis goes beyond the longest bar, for the numbers at the edge
@@ -75,6 +76,7 @@ def draw_bars(scores: pd.DataFrame, figure: FigureSpec, options: Options) -> Dra
     meant = captions.episodes_meant(options.last, played)
     if set(spec.one_or_more(options.split)) == {LEARNING}:
         meant = "the last episodes of training"
+    of = f", mean of {meant}" if any(played) else ""  # speeds have no episodes
     episodes = f"mean over {meant}"
     word = captions.STATISTIC_WORDS[options.statistic]
     meaning = {
@@ -86,7 +88,7 @@ def draw_bars(scores: pd.DataFrame, figure: FigureSpec, options: Options) -> Dra
     notes = [f"{episodes[0].upper()}{episodes[1:]} of a run."]
     place = [figure.panel_title(panels[0].environment)] if options.panels is not None else []  # no title names it
     with style.paper_style():
-        canvas, extra_rows = _plot(table, bars, titles, figure, options, meant)
+        canvas, extra_rows = _plot(table, bars, titles, figure, options, of)
         published = Line2D([], [], color=method_styles.BLACK, label=figure.published_label(), **DIAMOND)
         handles = [published] if extra_rows else []
         return finishing.finished(
@@ -142,15 +144,14 @@ def _plot(
     titles: dict[str, str],
     figure: FigureSpec,
     options: Options,
-    episodes: str,
+    of: str,
 ) -> tuple[Figure, list[ExtraRow]]:
     columns = min(options.columns, len(bars))
     names = list(bars)
     rows_of_panels = [names[i : i + columns] for i in range(0, len(names), columns)]
     x_label = ""
     if isinstance(options.metric, str):
-        words = options.metric_labels.get(options.metric, options.metric)
-        x_label = f"{words}, mean of {episodes}"
+        x_label = options.metric_labels.get(options.metric, options.metric) + of
 
     # A row of panels is as high as its fullest panel.
     most_bars = [max(len(bars[name]) for name in row) for row in rows_of_panels]

@@ -24,6 +24,7 @@ from recollect.figures.statistics import Band, seed_range
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Names
 
+SPLIT = "eval"  # of its scores, where its options name none
 MARKERS = 8  # per line, where there are many episodes
 SQUEEZE = 2.0  # an optimum at more than so many times the curves' height is named, not drawn: it would flatten them
 

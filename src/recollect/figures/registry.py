@@ -16,8 +16,11 @@ class Kind(Protocol):
     A line ``BY_ENVIRONMENT = ("ends",)`` names options that map environments to something, or something to lists of them. What
     they name is checked before anything runs; what is not drawn counts for nothing.
 
-    A line ``SPLIT = "learning"`` says which split of the scores it draws where its options name none: runs that are not
-    evaluated while they learn are refused before anything runs.
+    A line ``SPLIT = "eval"`` (or learning) says which split of the scores it draws where its options name none. Runs that are not
+    evaluated on it are refused before anything runs. ``ROWS = "panels"`` names an option that maps panels to rows, such as
+    ``ENV/SPLIT``.
+
+    With a line ``FROM_ABOVE = True`` worlds that have no function `scene` are refused before anything runs.
 
     A function ``check(figure: FigureSettings)`` raises a UserError where options do not fit together, before anything runs.
     """

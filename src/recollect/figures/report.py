@@ -254,7 +254,7 @@ def _digits(runs: Iterable[ReportRun]) -> dict[tuple[str, str], int]:
 
 
 def _number(value: float, decimals: int) -> str:
-    return f"{value:,.{decimals}f}".replace("-", "−") if math.isfinite(value) else "not a number"
+    return f"{value:z,.{decimals}f}".replace("-", "−") if math.isfinite(value) else "not a number"
 
 
 def duration(seconds: float) -> str:

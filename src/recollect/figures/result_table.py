@@ -34,6 +34,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.schema import FigureSettings, Frozen
 from recollect.settings.seeding import generator
 
+SPLIT = "eval"  # of its scores, where its options name none
 ROW, HEAD, LEFT, BETWEEN = 0.17, 0.18, 1.3, 0.12  # inches: a row, a line of the head, the column of methods, two bands
 
 

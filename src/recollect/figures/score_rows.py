@@ -22,6 +22,8 @@ from recollect.figures.spec import TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, S
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.schema import FigureSettings
 
+SPLIT = "eval"  # of its scores, where its options name none
+ROWS = "panels"  # its option that maps panels to rows, each an environment, a split of one or a task of that
 WORDS = ("lines", "Open markers")
 BETWEEN = 0.052  # inches from method to method within a row
 ROW = 0.06  # inches that a row has besides

@@ -13,7 +13,7 @@ from typing import Literal
 import pandas as pd
 from pydantic import Field, PositiveInt
 
-from recollect.figures import bars, reading
+from recollect.figures import bars, captions, reading
 from recollect.figures.spec import Drawn, FigureSpec, one_or_more, options_of
 from recollect.settings.schema import Names
 
@@ -37,5 +37,6 @@ class Options(bars.Options):
 def draw(scores: pd.DataFrame, figure: FigureSpec) -> Drawn:
     options = options_of(figure, Options)
     drawn = bars.draw_bars(scores, figure, options)
-    axes = {**drawn.axes, "y": f"metric of the panel (the first: {one_or_more(options.metric)[0]}): mean over seeds"}
+    word = captions.STATISTIC_WORDS[options.statistic]
+    axes = {**drawn.axes, "y": f"metric of the panel (the first: {one_or_more(options.metric)[0]}): {word} over seeds"}
     return dataclasses.replace(drawn, axes=axes, notes=(*drawn.notes[:-1], reading.measured_on(scores)))

@@ -33,8 +33,14 @@ def method_with(method: str, changes: Iterable[str] = ()) -> str:
 
     It is the one spelling of that name: keys in the order of the alphabet, numbers as JSON writes them (1e-3 is 0.001), and
     whole ones without a point (1e3 is 1000).
+
+    Raises:
+        UserError: a change is none, or a dot stands where no variant is named.
     """
-    base, _, variant = method.partition(".")
+    base, dot, variant = method.partition(".")
+    if dot and not variant:  # as of `radt.$VARIANT` in a shell that has no such variable
+        what = f"'{method}' ends with a dot, behind which the name of a variant is missing"
+        raise UserError(what, where="the name of a method", do=f"name the variant, or write {base}")
     named, chosen = _split(variant)
     for change in changes:
         key, value = _pair(change)

@@ -129,7 +129,11 @@ def _judged(scale: str, claim: ClaimSettings, contrast: ContrastSettings, read: 
 
 
 def _scores(scale: str, claim: ClaimSettings, arm: Arm, metric: str, read: Tables) -> pd.DataFrame:
-    """Scores of one side, seeds by tasks. A learning curve is smoothed, ends, and has points, as its figure draws it."""
+    """Scores of one side, seeds by tasks.
+
+    A learning curve is smoothed, ends and has points by the options of its figure. Without the option `ends` each run's curve
+    ends with its last evaluation. (The figure then ends where all its runs do.)
+    """
     import pandas as pd
 
     from recollect.artifacts.sealed import read_table

@@ -69,7 +69,8 @@ def memory_of_largest(
     """
     took: dict[str, float] = {}
     for record in measured.values():
-        took[record.job.stage] = max(record.megabytes, took.get(record.job.stage, 0.0))
+        if record.megabytes:  # of one that was only tried (`--measure`) it is not known
+            took[record.job.stage] = max(record.megabytes, took.get(record.job.stage, 0.0))
     largest, most = (0.0, False), Counter[tuple[str, str]]()
     for job in plan.needs:
         kind = (job.stage, job.scale)

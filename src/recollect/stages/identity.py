@@ -16,10 +16,8 @@ from typing import Any
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import method_mapping, section
 from recollect.stages import paths
-from recollect.stages.paths import Place
 
 _KEPT = (paths.kept_policy, paths.kept_scores)  # no rule makes these
-_MADE = [place for place in (*vars(paths).values(), *paths.FIGURE_FILES.values()) if isinstance(place, Place)]
 #: What names a job -> the part of a manifest's settings that holds this name.
 _PARTS = {"env": "environment", "method": "method", "figure": "figure"}
 
@@ -60,7 +58,7 @@ def check(manifests: Mapping[Path, Mapping[str, Any]]) -> None:
 
 def _names(path: Path) -> dict[str, str]:
     """The names in the path of what some rule makes; empty where none does."""
-    for place in _MADE:
+    for place in paths.PLACES:
         found = None if place in _KEPT else place.match(path)
         if found is not None:
             return found

@@ -99,9 +99,8 @@ def _check_shown(scale: str, figure: FigureSettings) -> None:
 
 def _draws_learning(figure: FigureSettings) -> bool:
     """Whether a figure is drawn from evaluations that are made while a run learns."""
-    reads, split = (declaration("figure", figure.kind, key) for key in ("READS", "SPLIT"))
-    named = {split for _, split in _splits(figure)} if "split" in figure.options else {split}
-    return reads in (None, "scores") and LEARNING in named
+    reads = declaration("figure", figure.kind, "READS")
+    return reads in (None, "scores") and LEARNING in {split for _, split in _splits(figure)}
 
 
 def _lacks_learning(scale: str, env: str, method: str) -> str:
@@ -116,7 +115,7 @@ def _lacks_learning(scale: str, env: str, method: str) -> str:
 
 
 def check_splits(scale: str, figure: str) -> None:
-    """Check that a figure's runs are evaluated on the splits that its options name.
+    """Check that a figure's runs are evaluated on the splits that it draws.
 
     Raises:
         UserError: some are not, so the figure could not be drawn when all its runs have ended; its file is named.
@@ -129,7 +128,7 @@ def check_splits(scale: str, figure: str) -> None:
 
 
 def lacking_splits(scale: str, figure: str) -> Iterator[tuple[str, str, str, Sequence[str]]]:
-    """Of a figure's options: method, environment, split that no run of both is evaluated on, and those that it is evaluated on."""
+    """Of what a figure draws: method, environment, split that no run of both is evaluated on, and those that it is evaluated on."""
     chosen = figure_settings(scale, figure)
     if declaration("figure", chosen.kind, "READS") not in (None, "scores"):
         return
@@ -142,17 +141,19 @@ def lacking_splits(scale: str, figure: str) -> Iterator[tuple[str, str, str, Seq
 
 
 def _splits(figure: FigureSettings) -> Iterator[tuple[str, str]]:
-    """The environments and splits that a figure's options name."""
-    groups, split = figure.options.get("groups"), figure.options.get("split")
+    """The environments and splits that a figure draws, by its options; where these name no split, that of its kind's file."""
+    rows, split = (declaration("figure", figure.kind, key) for key in ("ROWS", "SPLIT"))
+    split = figure.options.get("split", split)
+    groups, panels = figure.options.get("groups"), figure.options.get(str(rows))
     if isinstance(groups, Mapping):
         for group in groups.values():
-            if isinstance(group, Mapping) and "split" in group:
-                yield from ((env, str(group["split"])) for env in group.get("environments", ()))
-    elif figure.kind == "score_rows" and isinstance(figure.options.get("panels"), Mapping):
-        for labels in figure.options["panels"].values():
+            if isinstance(group, Mapping) and group.get("split", split) is not None:
+                yield from ((env, str(group.get("split", split))) for env in group.get("environments", ()))
+    elif panels and isinstance(panels, Mapping):
+        for labels in panels.values():
             for row in labels if isinstance(labels, Mapping) else ():  # else its kind refuses it
                 env, *more = str(row).split("/")
-                yield env, more[0] if more else str(split or "eval")
+                yield env, more[0] if more else str(split)
     elif split is not None:
         yield from product(figure.environments, [split] if isinstance(split, str) else split)
 

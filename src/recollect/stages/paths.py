@@ -118,6 +118,8 @@ model_checkpoints = Place(f"{_CHECKPOINTS}/_models/{{model}}")
 
 figure_stem = Place(f"{_RESULTS}/figures/{{figure}}")
 FIGURE_FILES = {suffix: Place(f"{figure_stem.template}.{suffix}") for suffix in ("pdf", "png", "csv", "json")}
+PLACES = [*(place for place in tuple(vars().values()) if isinstance(place, Place)), *FIGURE_FILES.values()]
+"""All of them."""
 
 
 def figure(scale: str, name: str, suffix: str = "") -> Path:

@@ -85,7 +85,8 @@ def _outs(job: Job) -> list[str]:
 
 
 def pipeline() -> str:
-    figures = default_selection().figures_at(SCALE)
+    chosen = default_selection()
+    figures = chosen.figures_at(SCALE)
     whole = plan(SCALE, figures)
     first = {maker(path, SCALE) for path in embedders(SCALE, figures)}
     split = {job.env for job in first if job is not None}  # environments whose runs are not all of one DVC stage
@@ -104,11 +105,12 @@ def pipeline() -> str:
         outs[name] |= dict.fromkeys(outs_of(job))
         for other in waits_for:
             read[name] |= dict.fromkeys(outs_of(other))
+    of_runs = list(packs.rules([SCALE], chosen.job_hours, chosen.seeds_together))
     text = HEAD
     for name, coarse in COARSE.items():
         if not outs[name]:
             continue
-        own = [rule for stage in coarse.stages for rule in (packs.rules([SCALE]) if stage == "run" else [stage])]
+        own = [rule for stage in coarse.stages for rule in (of_runs if stage == "run" else [stage])]
         rules = " ".join((coarse.targets, *own))
         others = [out for out in read[name] if out not in outs[name] and not out.endswith(MANIFEST_SUFFIX)]
         text += f"  {name}:\n    cmd: ${{run}} {rules} --cores ${{cores}} -- {coarse.targets}\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,7 +45,8 @@ def play(
     inspect.STAGE.provenance(Job("inspect", scale, env, method, str(seed)), device)  # its inputs are there and whole
     chosen_tasks(environment, split, [task])
     of = (environment, split, task)
-    drawn(filming.world_of(*of, seed=seed), 0)  # a world that cannot be drawn says so before the policy plays
+    with closing(filming.world_of(*of, seed=seed)) as world:
+        drawn(world, 0)  # a world that cannot be drawn says so before the policy plays
 
     say_if_stale(scale, env, method, seed)
     policy = inspect.trained_policy(settings, device)

@@ -188,7 +188,7 @@ def _points(xs: Sequence[str], lines: Sequence[Sequence[Row]], several: bool) ->
 
 
 def _number(value: str, decimals: int) -> str:
-    return f"{float(value):.{decimals}f}".replace("-", "−")
+    return f"{float(value):z.{decimals}f}".replace("-", "−")
 
 
 def _counts(rows: Sequence[Row]) -> str:

@@ -1,4 +1,4 @@
-"""What a finished job took: a small sealed file beside its log, which forecasts and the report read."""
+"""What a finished job took: a small sealed file in `logs/`, which forecasts and the report read."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def _figure(scale: str, name: str) -> ReportFigure:
     )
 
 
-#: What a figure may read of a run, and where it lies.
+#: What a row of the report is about, and where it lies: the first that is there.
 _RESULTS: dict[str, Place] = {"evaluate": paths.scores, "inspect": paths.trace, "measure": paths.speed}
 
 

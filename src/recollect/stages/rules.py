@@ -153,8 +153,8 @@ class StageRule:
         one = self._at_scale(self.stage.asks.megabytes, wildcards) * min(attempt, 2)
         return one * packs.runs_in_ram(*self._shared(wildcards), self.at_a_time, len(self.seeds)) if self.seeds else one
 
-    def seeds_at_a_time(self, wildcards: Wildcards) -> int:
-        """How many of a pack's seeds are at work at once."""
+    def seeds_at_a_time(self, wildcards: Wildcards, attempt: int = 1) -> int:
+        """How many of a pack's seeds are at work at once, at every attempt."""
         return packs.side_by_side(*self._shared(wildcards), self.at_a_time)
 
     @staticmethod
@@ -168,7 +168,8 @@ class StageRule:
             limit = int(limit * packs.share_of_limits(self.job_hours))
         return min(limit if self.stage.asks.resumes else limit * attempt, int(self.job_hours * 60))
 
-    def gpu(self, wildcards: Wildcards) -> int:
+    def gpu(self, wildcards: Wildcards, attempt: int = 1) -> int:
+        """How many GPUs, at every attempt."""
         job = self.job(wildcards)
         return self.stage.gpus(job.names(self.stage.over)) if self.stage.on_gpu(job) else 0
 
@@ -193,7 +194,7 @@ class StageRule:
                 return kind.get(name)
             if name in kind:  # behind `--config` a number inside a mapping comes as text
                 return int(kind[name]) if str(kind[name]).isdecimal() else kind[name]
-            found: int = own(wildcards, attempt) if name in ("mem_mb", "runtime") else own(wildcards)
+            found: int = own(wildcards, attempt)
             return found
 
         return for_kind

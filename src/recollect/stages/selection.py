@@ -170,7 +170,6 @@ def _of_name(name: str, sets: Mapping[str, Iterable[str]], scale: str) -> list[s
 _HISTORIES = (paths.histories, paths.task_histories)
 _ENCODED = (paths.encoded_histories, paths.image_encoder, paths.image_encoder_log)
 _MEMORY = (paths.embeddings, paths.index, paths.rows)
-_PLACES = [*(place for place in vars(paths).values() if isinstance(place, Place)), *paths.FIGURE_FILES.values()]
 
 
 def check_targets(targets: Iterable[str]) -> None:
@@ -185,7 +184,7 @@ def check_targets(targets: Iterable[str]) -> None:
     """
     for word in targets:
         target = word.removeprefix("./").removesuffix(".manifest.json")
-        for place in _PLACES:
+        for place in paths.PLACES:
             found = place.match(target)
             if found is not None:
                 _check_names(found)
@@ -199,7 +198,7 @@ def check_targets(targets: Iterable[str]) -> None:
                 file = paths.FIGURE_FILES["pdf"](default_selection().scale, word)
                 raise UserError(f"'{word}' is a figure and no file", where="the command line", do=f"ask for {file}")
             if target.startswith(("results/", "data/")) and not Path(target).exists():
-                do = f"{nearest(target, [place.template for place in _PLACES])} All are listed in docs/formats.md"
+                do = f"{nearest(target, [place.template for place in paths.PLACES])} All are listed in docs/formats.md"
                 raise UserError(f"no rule makes '{word}'", where="the command line", do=do)
 
 

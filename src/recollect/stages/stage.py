@@ -62,7 +62,8 @@ class Resources(NamedTuple):
     What a machine is (partitions, number of GPUs) stands in workflow/profiles.
 
     Args:
-        megabytes: RAM; more at each attempt. Not computed from sizes of inputs: that doubles the time of a large dry run.
+        megabytes: RAM; twice as much from the second attempt on. Not computed from sizes of inputs: that doubles the time of a
+            large dry run.
         minutes: wall time; a generous limit at large scales, where jobs are killed at it.
         threads: one where jobs run side by side: two jobs of one thread do more than one job of two threads.
         gpu: whether it asks for a GPU at large scales, or a function of the job's names (without seed) that says so, or for how

@@ -15,7 +15,7 @@ from typing import Any
 
 from recollect.artifacts.live import FILE, points_of, read_live
 from recollect.artifacts.lock import worker
-from recollect.artifacts.sealed import read_table, write_bytes
+from recollect.artifacts.sealed import check_writable, read_table, write_bytes
 from recollect.figures.live_curves import WatchedRun, known_metrics, page, terminal
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.loading import names as known
@@ -48,8 +48,11 @@ def watch(
         target: a page that is written instead.
 
     Raises:
-        UserError: a folder is none of runs; there is no such run; a run is not trained; none can have a metric.
+        UserError: a folder is none of runs; there is no such run; a run is not trained; none can have a metric; or the page
+            cannot be written.
     """
+    if target is not None:
+        check_writable(target)
     runs = found(folders, names)
 
     def now() -> list[WatchedRun]:

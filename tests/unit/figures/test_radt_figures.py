@@ -378,6 +378,14 @@ def test_speeds_say_on_which_machine_they_were_measured(tmp_path: Path) -> None:
         render(figure, [tmp_path / "scores.parquet"], tmp_path / "figure")
 
 
+def test_one_speed_is_no_mean_of_episodes_and_names_its_aggregate() -> None:
+    options = {"metric": "steps_per_second_alone", "statistic": "iqm", "resamples": 100}
+    figure = spec("throughput", environments=["room"], options=options)
+    drawn = draw(made_speeds(figure), figure)
+    assert [axes.get_xlabel() for axes in drawn.figure.axes] == ["steps/s, one task"]
+    assert drawn.axes["y"].endswith(": interquartile mean over seeds")
+
+
 # ---------------------------------------------------------------------------------------------------------- tables
 
 

@@ -63,6 +63,13 @@ def test_a_name_in_another_spelling_is_one_for_commands_and_refused_in_paths_and
     check_targets([str(paths.scores("smoke", "tmaze_passive_5", called, 0))])
 
 
+def test_a_dot_without_a_variant_is_refused_and_not_taken_for_the_plain_method() -> None:
+    with pytest.raises(UserError, match=r"'radt\.' ends with a dot.*\n.*\n.*or write radt"):
+        method_with("radt.")
+    refused = CliRunner().invoke(app, ["settings", "--scale", "smoke", "--env", "dark_room_10x10", "--method", "radt."])
+    assert isinstance(refused.exception, UserError) and "ends with a dot" in str(refused.exception)
+
+
 def test_only_what_is_said_differs_from_the_plain_method() -> None:
     plain = resolve("demo", ROOM, "radt", 0).method
     changed = resolve(

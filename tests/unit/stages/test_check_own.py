@@ -147,6 +147,14 @@ PAID = '"paid": np.array([paid], np.float32)'
             "reward, False, {}",
             r"`step` of 'mine/Bandit-v0' returned 4 things. To do: return 5",
         ),
+        *(
+            (
+                "self.seen(reward), reward",
+                f"self.seen(reward), {wrong}",
+                rf"bandit\.py: `step` of 'mine/Bandit-v0' returned the reward .*{said}.*, which is no number. To do: return",
+            )
+            for wrong, said in (("np.array([reward])", "array"), ("None", "None"), ("str(reward)", "'"))
+        ),
         (
             "self.seen(reward), reward",
             "self.seen(reward + 5), reward",
@@ -188,8 +196,8 @@ def test_the_tasks_that_are_evaluated_and_those_of_the_histories_are_tried_too(
 
 
 def test_a_line_of_ours_is_not_to_be_mended(own: Path) -> None:
-    found = said(own, "bandit.py", "self.seen(reward), reward", "self.seen(reward), None", env="bandit")
-    assert "fails with TypeError" in found and "mend the line" not in found
+    found = said(own, "bandit.py", "reward, False, False", "reward, np.zeros(2), False", env="bandit")
+    assert "fails with ValueError" in found and "mend the line" not in found
 
 
 def test_a_method_that_does_not_fit_is_no_promise_of_the_environment(own: Path) -> None:

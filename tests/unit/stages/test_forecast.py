@@ -366,6 +366,8 @@ def test_a_part_that_ran_here_does_not_stand_for_the_whole_job(made: Path) -> No
     played, learned = Job("evaluate", *RUN), Job("train", *RUN)
     known = {played: took(played, 2.0, 500.0)}
     assert memory_of_largest(alone, known) == (asks, False)  # training may need more than playing did
+    tried = {learned: took(learned, 7.0, 0.0)}  # as `--measure` does, which knows no memory
+    assert memory_of_largest(alone, known | tried) == (asks, False)
     assert memory_of_largest(alone, {**known, learned: took(learned, 7.0, 640.0)}) == (640.0, True)
 
 

@@ -281,12 +281,12 @@ def test_a_learning_curve_of_runs_that_are_not_evaluated_while_they_learn_is_ref
         check_figure("smoke", "own")
 
 
-def test_every_kind_that_draws_learning_curves_by_itself_says_so_in_its_file() -> None:
+def test_every_kind_of_scores_says_in_its_file_which_split_it_draws_by_itself() -> None:
     for name in registry.kinds():
         kind = registry.kind(name)
-        split = kind.Options.model_fields.get("split")
-        by_itself = split is not None and split.default == "learning"
-        assert (getattr(kind, "SPLIT", None) == "learning") == by_itself, name
+        if getattr(kind, "READS", "scores") == "scores":
+            split = (kind.Options if name != "result_table" else kind.Group).model_fields["split"]
+            assert split.default == kind.SPLIT, name
 
 
 def test_a_split_that_no_run_is_evaluated_on_is_refused_where_a_figure_is_asked_for(in_the_repository: None) -> None:
@@ -333,6 +333,11 @@ NO_DRAWING = {
         "no scale of gym.CartPole-v1",
         "name the returns",
     ),
+    "a scale of one number": (
+        {"kind": "aggregate_curve", "options": {"scales": {"gym.CartPole-v1": [3, 3]}}},
+        "the returns of gym.CartPole-v1 that are 0 and 1 are the same, 3",
+        "two numbers that differ",
+    ),
     "a group": (
         {"kind": "result_table", "options": {"groups": {"All": {"environments": ["tmaze_passive_5"]}}}},
         "'gym.CartPole-v1' is in `groups` and not in `environments`, or the other way round",
@@ -361,6 +366,20 @@ def test_options_that_cannot_be_drawn_together_are_refused_before_anything_runs(
         check.check()
     assert what in refused.value.what and do in refused.value.do, refused.value
     assert "mine_of_pairs/config/figures/own.yaml (scale smoke)" in refused.value.where
+
+
+@pytest.mark.parametrize("kind", ["bars", "score_rows", "result_table"])
+def test_a_split_that_a_kind_draws_by_itself_is_refused_where_no_run_is_evaluated_on_it(mine: Path, kind: str) -> None:
+    a_figure(mine, "tmaze_passive_5", "dqn_lstm")
+    file = mine / "config/figures/own.yaml"
+    file.write_text(fast_yaml.dump(fast_yaml.load(file.read_text()) | {"kind": kind, "options": {}}))
+    check_splits("smoke", "own")
+    scale = mine / "config/scales/trained.yaml"
+    scale.parent.mkdir(exist_ok=True)
+    at = {"tmaze_passive": {"evaluation": {"splits": ["train"]}}}
+    scale.write_text(fast_yaml.dump({"extends": "smoke", "description": "-", "seeds": [0], "environments": at}))
+    with pytest.raises(UserError, match="evaluated on train, and not on 'eval'"):
+        check_splits("trained", "own")
 
 
 def test_rows_of_a_split_that_no_run_is_evaluated_on_are_refused(mine: Path) -> None:

@@ -196,6 +196,8 @@ def test_without_the_extra_the_runs_are_shown_without_curves_and_the_page_needs_
         and "0.025" in told
         and "`.venv/bin/uv pip install --python .venv/bin/python plotext`" in told
     )
+    with pytest.raises(UserError, match="a folder stands in its place"):
+        watch(runs, {}, target=Path("results"))
     watch(runs, {}, target=Path("page.html"))
     assert "trained, not scored" in Path("page.html").read_text()
 
