@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -248,7 +249,7 @@ def _broken(canvas: Figure, handles: Sequence[Line2D]) -> list[list[Line2D]]:
 
 def count_ticks(last: float) -> list[int]:
     """Ticks of an axis that counts from 1: there, and at round numbers."""
-    step = next(size for size in (1, 2, 5, 10, 20, 50, 100, 200, 500, 10**9) if last / size <= 5)
+    step = next(size for size in (m * 10**k for k in itertools.count() for m in (1, 2, 5)) if last / size <= 5)
     return [1, *range(2 if step == 1 else step, int(last) + 1, step)]
 
 

@@ -91,7 +91,7 @@ def note(
         job,
         seconds=round(seconds, 3),
         resumed=resumed,
-        megabytes=round(peak / (1e6 if sys.platform == "darwin" else 1e3), 1),
+        megabytes=round(peak * (1 if sys.platform == "darwin" else 1024) / 1e6, 1),
         device=device,
         settings=settings,
         seeds=seeds,

@@ -52,3 +52,16 @@ def test_how_actions_are_picked_looks_alike_whatever_else_a_figure_shows() -> No
     assert len(set(together.values())) == len(together)
     for method in picked:
         assert method_styles.styles_of([method, "mine", "other"])[method] == together[method]
+
+
+@pytest.mark.parametrize(
+    ("last", "ticks"),
+    [
+        (4, [1, 2, 3, 4]),
+        (40, [1, 10, 20, 30, 40]),
+        (2500, [1, 500, 1000, 1500, 2000, 2500]),
+        (10_000, [1, *range(2000, 10_001, 2000)]),
+    ],
+)
+def test_an_axis_that_counts_from_one_has_round_ticks_at_any_length(last: int, ticks: list[int]) -> None:
+    assert style.count_ticks(last) == ticks

@@ -59,6 +59,18 @@ def test_records_of_before_they_said_so_are_still_read(clone: Path) -> None:
     assert records.read(records.place(JOB)) == whole._replace(made_with=None)
 
 
+@pytest.mark.parametrize(("system", "said"), [("linux", 1024.0), ("darwin", 1.0)])
+def test_memory_is_in_millions_of_bytes_whatever_a_system_counts_in(
+    clone: Path, monkeypatch: pytest.MonkeyPatch, system: str, said: float
+) -> None:
+    monkeypatch.setattr(records, "sys", SimpleNamespace(platform=system))
+    peak = SimpleNamespace(ru_maxrss=1_000_000)
+    monkeypatch.setattr(records, "resource", SimpleNamespace(getrusage=lambda who: peak, RUSAGE_SELF=0))
+    records.timed(STAGES["train"], JOB, "cpu", lambda: None)
+    known = records.read(records.place(JOB))
+    assert known is not None and known.megabytes == said
+
+
 def test_each_of_several_jobs_beside_each_other_is_said_to_have_taken_its_share(
     clone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
