@@ -200,17 +200,19 @@ def _try(device: str, slot: int, pack: int, begin: Path) -> list[int] | None:
     if pack > 1:
         locks.append((begin.with_name(f"{name}.slot{slot}.lock"), fcntl.LOCK_EX))
     held: list[int] = []
-    for path, operation in locks:
-        descriptor = _opened(path)
-        held.append(descriptor)
-        if not take(descriptor, path, operation):
-            for each in held:
-                os.close(each)
-            return None
-    for descriptor in held:
-        with suppress(OSError):  # what is old in /tmp may be cleared away, and with it the lock
-            os.utime(descriptor)
-    return held
+    try:
+        for path, operation in locks:
+            held.append(_opened(path))
+            if not take(held[-1], path, operation):
+                return None
+        for descriptor in held:
+            with suppress(OSError):  # what is old in /tmp may be cleared away, and with it the lock
+                os.utime(descriptor)
+        found, held = held, []
+        return found
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
 
 
 def _opened(path: Path) -> int:

@@ -568,6 +568,18 @@ def test_a_link_in_the_place_of_a_lock_file_is_not_followed(tmp_path: Path) -> N
     assert aim.read_text() == "kept"
 
 
+def test_a_device_whose_slot_cannot_be_locked_is_let_go(tmp_path: Path) -> None:
+    with device_lease("cuda", 2, tmp_path, ["GPU-a"]):
+        pass
+    (slot,) = tmp_path.glob("*slot0*")
+    slot.unlink()
+    slot.symlink_to(tmp_path / "aim")
+    with pytest.raises(UserError, match="lock files of GPUs"), device_lease("cuda", 2, tmp_path, ["GPU-a"]):
+        pass
+    with device_lease("cuda", 1, tmp_path, ["GPU-a"], wait_seconds=0) as device:
+        assert device == "cuda"
+
+
 def test_a_file_where_the_lease_folder_should_be_is_said(tmp_path: Path) -> None:
     (tmp_path / "leases").write_text("a file")
     for folder in (tmp_path / "leases", tmp_path / "leases/below"):
