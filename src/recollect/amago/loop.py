@@ -7,8 +7,8 @@ from upstream, and why:
 - A run is a function of its seed. It stops and goes on between any two updates, on a CPU bit-exactly: a checkpoint has the
   networks, the worlds, what every actor remembers and has not finished, exploration, the counts of rare goals, and where the
   buffer stood. With `compile` the first three updates of each shape are not compiled, behind a resume, too, and round otherwise.
-- All actors are one batch in one process. More `processes` collect beside learning, see `processes`; updates may be made on
-  several `devices`, see there.
+- All actors are one batch in one process. More `processes` collect beside learning, and such a run does not follow from its
+  seed, see `processes`; updates may be made on several `devices`, see there.
 - An evaluation is one rollout of every evaluation instance from its beginning; upstream plays a number of steps.
 - Losses on validation rollouts are not computed.
 """

@@ -14,7 +14,7 @@ domain-agnostic: FrozenHopfield and a frozen language model. Differences, and wh
 - `retrieval.within` and `network.context_embedding: shared` (not in the paper) are for small budgets: windows of about
   the same skill, and one set of tables for both windows.
 - Without a context (first episode) cross-attention is skipped; `context_drop` lets training see that too.
-- Released options that the published runs do not use are off by default; docs/radt.md lists all options with both values.
+- Released options that the published runs do not use are off by default; docs/radt.md lists the options, and which are not there.
 
 Source: Schmied et al. (arXiv 2410.07071) sections 3-4; specification 3.6, 4.
 """
