@@ -66,6 +66,14 @@ def test_a_feature_that_never_varies_is_only_centred() -> None:
     assert float(norm.eval()(torch.full((1, 1, 1), 3.5))) == pytest.approx(0.5, abs=1e-4)
 
 
+def test_a_feature_is_divided_by_its_deviation_from_a_hundredth_on() -> None:
+    norm = InputNorm(2).eval()
+    norm.mean.copy_(torch.tensor([3.0, 3.0]))
+    norm.square.copy_(9 - 1e-5 + torch.tensor([0.008, 0.02]) ** 2)
+    x = torch.full((1, 1, 2), 3.001)
+    torch.testing.assert_close(norm(x)[0, 0], torch.tensor([0.001, 0.05]), rtol=0.02, atol=1e-6)
+
+
 def test_predictions_do_not_move_when_popart_statistics_do() -> None:
     popart, q, real = PopArt(3), torch.randn(4, 5, 3, generator=draws()), torch.ones(6, 7, dtype=torch.bool)
     for step in range(20):

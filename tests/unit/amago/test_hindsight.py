@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recollect.amago import hindsight
 from recollect.amago.cuts import cut_at, cut_out, everything
 from recollect.amago.hindsight import WAYS, Rarity, Relabeler, chances
 from recollect.environments.goal_sequences import GoalPart, replay_goals, shown_goals
@@ -142,6 +143,14 @@ def test_fewer_candidates_than_goals_relabel_what_there_is() -> None:
     assert asked(new) == [1, 2, 70] and new["reward"].tolist() == [0, 1, 1] and not new["done"].any()
 
 
+def test_what_stood_at_the_beginning_is_never_asked_for() -> None:
+    """No step led there, so it would complete nothing."""
+    original = played([50, 60, 70], [4, 1, 2])
+    original["achieved"][0] = [(4, 8)]
+    new = Relabeler("all", PART)(original, np.random.default_rng(0))
+    assert asked(new) == [1, 2, 70] and new["reward"].tolist() == [0, 1, 1]
+
+
 def test_a_piece_from_the_middle_of_a_rollout_is_refused() -> None:
     original = played([50], list(range(20)))
     piece = {name: column[5:] if name != "goals" else column for name, column in original.items()}
@@ -150,7 +159,18 @@ def test_a_piece_from_the_middle_of_a_rollout_is_refused() -> None:
     same(Relabeler("none", PART)(piece, np.random.default_rng(0)), piece)
 
 
-def test_how_chances_follow_from_rarity_is_drawn_for_each_pick() -> None:
+class Says(np.random.Generator):
+    """A generator whose next number in [0, 1) is known."""
+
+    def __init__(self, bits: Any, said: float) -> None:
+        super().__init__(bits)
+        self.said = said
+
+    def random(self, *arguments: Any, **more: Any) -> Any:
+        return self.said
+
+
+def test_how_chances_follow_from_rarity_is_drawn_for_each_pick(monkeypatch: pytest.MonkeyPatch) -> None:
     """As released: uniform 20 %, above the least 10 %, above the median 10 %, the five highest 60 %."""
     priority = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 1000.0])
     draws, rarity = np.random.default_rng(0), Rarity()
@@ -158,6 +178,12 @@ def test_how_chances_follow_from_rarity_is_drawn_for_each_pick() -> None:
     expected = sum(share * chances(priority, way) for way, share in zip(WAYS, (0.2, 0.1, 0.1, 0.6), strict=True))
     found = np.array([counts[n] for n in range(10)]) / 4000
     np.testing.assert_allclose(found, expected, atol=0.02)
+    # Of these priorities three ways choose nearly alike, so where each begins and ends is asked for itself.
+    ways = list[str]()
+    monkeypatch.setattr(hindsight, "chances", lambda N, way: (ways.append(way), chances(N, way))[1])
+    for said in (0.0, 0.199, 0.201, 0.299, 0.301, 0.399, 0.401, 0.999):
+        rarity.choose(priority, Says(np.random.PCG64(0), said))
+    assert ways == [way for way in WAYS for _ in range(2)]
 
 
 def several(goals: list[int], cells: list[int]) -> dict[str, np.ndarray]:

@@ -193,16 +193,16 @@ def test_what_is_told_where_episodes_end_is_the_mean_over_attempts() -> None:
     assert info["is_success"] == pytest.approx(np.mean([shade >= 128 for shade in shades]))
 
 
-def test_numbers_that_the_last_attempt_does_not_tell_are_means_over_those_that_did() -> None:
+def test_numbers_that_the_last_attempt_does_not_tell_are_means_over_those_that_did_and_of_success_it_has_none() -> None:
     class Sometimes(Camera):
         def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
             seen, reward, terminated, truncated, _ = super().step(action)
             self.ended = getattr(self, "ended", 0) + int(terminated)
-            told = {"score": 10.0 * self.ended} if terminated and self.ended < 3 else {"other": 1}
+            told = {"score": 10.0 * self.ended, "success": True} if terminated and self.ended < 3 else {"other": 1}
             return seen, reward, terminated, truncated, told
 
     world = Attempts(Sometimes(ends=1), 3, 5, None)
     world.reset(seed=0)
     for _ in range(3):
         *_, terminated, _, info = world.step(0)
-    assert terminated and info == {"score": 15.0, "other": 1.0}
+    assert terminated and info == {"score": 15.0, "other": 1.0, "success": pytest.approx(2 / 3)}

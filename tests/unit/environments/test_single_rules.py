@@ -98,6 +98,29 @@ def test_the_tries_of_the_most_packages_are_within_the_space() -> None:
     assert world.single_observation_space.high[:3].tolist() == [30, 12, 1]
 
 
+def test_without_tries_left_the_drop_that_works_leads_back_too() -> None:
+    world = make("package_delivery", 40)
+    world.reset()
+    world.step(np.zeros(40, np.int64))
+    state = world.get_state()
+    state["tries"][:] = tries = np.arange(40) % 2
+    world.set_state(state)
+    _, _, _, _, info = world.step(state["drop"])
+    on_road = state["turns"][:, 1] == 0
+    after, achieved = world.get_state(), info["achieved"][:, 0, 0]
+    assert len(set(tries[on_road])) == 2 and not after["tries"][on_road].any()
+    assert (after["position"] == tries)[on_road].all() and (np.isnan(achieved) == (tries == 0))[on_road].all()
+
+
+def test_wind_pays_within_three_hundredths_of_the_goal() -> None:
+    world = make("wind", 3)
+    world.reset()
+    state = world.get_state()
+    state["position"][:], state["wind"][:] = [(0, 0.971), (0, 0.969), (0.022, 1.022)], 0
+    world.set_state(state)
+    assert world.step(np.zeros((3, 2), np.float32))[1].tolist() == [1, 0, 0]
+
+
 def test_a_rollout_has_parts_to_score_only_where_it_is_whole_episodes() -> None:
     parts = [make("meta_key_door", 1, rollout_steps=steps).parts for steps in (500, 50, 120)]
     assert parts == [10, 1, 0]

@@ -200,6 +200,13 @@ def test_arms_whose_seeds_were_scored_on_different_tasks_are_no_pairs() -> None:
             differences(this, that)
 
 
+def test_of_arms_with_other_tasks_the_means_are_paired_also_where_they_have_equally_many() -> None:
+    this = pd.DataFrame([[1.0, 2.0], [3.0, 6.0]], columns=[0, 1])
+    assert differences(this, this - 1).tolist() == [[1, 1], [1, 1]]
+    other = pd.DataFrame([[0.0, 1.0], [2.0, 0.0]], columns=[7, 8])
+    assert differences(this, other).tolist() == [[1.0], [3.5]]
+
+
 def test_a_part_of_the_episodes_is_rounded_to_whole_ones() -> None:
     about = {"split": "eval", "metric": "return", "step": 1, "task": 0}
     scores = pd.DataFrame({**about, "episode": range(30), "value": np.arange(30.0)})

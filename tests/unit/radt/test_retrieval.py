@@ -146,7 +146,7 @@ def loop_scores(memory, asked, row, s):
 VARIANTS = [
     {},
     {"excluded": "demote"},
-    {"cut_off": None, "exclude_own": False},
+    {"cut_off": None, "exclude_own": False, "position_weight": 1.0},
     {"cut_off": 0.9, "keep": 7},
     {"cut_off": 0.7, "candidates": 20, "keep": 20, "return_weight": 0.5, "excluded": "demote"},
     {"task_weight": 0.25, "return_weight": 2.0, "position_weight": 1.0, "improvement_weight": 0.5, "keep": 30},
@@ -154,7 +154,7 @@ VARIANTS = [
 
 
 @pytest.mark.quick(
-    "False-{'cut_off': None, 'exclude_own': False}",
+    "False-{'cut_off': None, 'exclude_own': False, 'position_weight': 1.0}",
     "False-{'cut_off': 0.9, 'keep': 7}",
     "True-{}",
     "True-{'cut_off': 0.7, 'candidates': 20, 'keep': 20, 'return_weight': 0.5, 'excluded': 'demote'}",
@@ -197,6 +197,16 @@ def test_without_a_cut_off_copies_of_the_query_are_retrieved():
     above_every_cosine = found(2.0)
     for name in ("id_BK", "score_BK", "random_B"):
         assert torch.equal(getattr(found(None), name), getattr(above_every_cosine, name))
+
+
+def test_what_is_as_similar_as_the_cut_off_stays():
+    memory, asked = world(queries=1)
+    similarity, ids = memory.search(asked.key_BD, 100)
+    others = (memory.episode_N[ids] != asked.episode_B[:, None]) & (similarity > 0.5)
+    place = int(others[0].nonzero()[-1])
+    settings = RetrievalSettings(cut_off=float(similarity[0, place]))
+    kept = scored(similarity, ids, asked, memory, settings)[1][0]
+    assert kept[0] == ids[0, place] and not torch.isin(ids[0, :place], kept).any()
 
 
 def test_defaults_never_give_a_copy_or_the_own_trajectory():
@@ -284,13 +294,14 @@ def test_sampling_kinds(kind):
     assert same.all() if kind == "task" else 0.1 < same.float().mean() < 0.4
 
 
-def test_blending_mixes_in_a_key_of_the_task_and_keeps_the_length():
+@pytest.mark.parametrize("share", [0.5, 0.25])
+def test_blending_mixes_in_a_key_of_the_task_and_keeps_the_length(share):
     memory, asked = world()
-    settings = RetrievalSettings(blend=0.5)
+    settings = RetrievalSettings(blend=share)
     ids = memory.draw(asked.task_B, asked.episode_B, torch.Generator().manual_seed(5), exclude_own=True)
     found = blended(asked, memory, settings, torch.Generator().manual_seed(5))
     for row in range(len(ids)):
-        mixed = 0.5 * asked.key_BD[row] + 0.5 * memory.keys_ND[ids[row]]
+        mixed = (1 - share) * asked.key_BD[row] + share * memory.keys_ND[ids[row]]
         torch.testing.assert_close(found[row], mixed / mixed.norm())
     unblended = retrieve(asked, memory, RetrievalSettings(), torch.Generator().manual_seed(0))
     assert not torch.equal(retrieve(asked, memory, settings, torch.Generator().manual_seed(0)).id_BK, unblended.id_BK)

@@ -202,21 +202,29 @@ def test_only_episodes_that_were_cut_short_are_bootstrapped_from_their_last_obse
 
 
 def test_the_value_of_a_cut_episode_may_be_stored_with_its_last_reward():
-    """The same agents, whose histories differ in these rewards alone; also in the last rollout, which none learns from."""
+    """The same agents, whose histories differ in these rewards alone; also in the last rollout, which none learns from.
+
+    What they learned is the same to the bit: a stored value is not added once more.
+    """
     clocks = [Task(0, "cut", "train", {"length": 9}), Task(1, "ends", "train", {"length": 5})]
     sizes = {"transitions": 58, "rollout": 20, "minibatch": 20, "segment": 10, "units": 6, "hidden": (), "epochs": 1}
-    records = []
+    records, learned = [], []
     for stored in ("paid", "with_value"):
         settings = recurrent_ppo.Hyperparameters(**sizes, stored_reward=stored)
         agents = recurrent_ppo.RecurrentPPO(lambda t, s: Clock(t, seeds=s), clocks, settings, seed=0)
         while not agents.finished:
             agents.advance()
         records.append(agents.recorder)
+        learned.append(agents.networks.arrays())
     paid, stored = records
+    for name, array in learned[0].items():
+        np.testing.assert_array_equal(array, learned[1][name], err_msg=name)
     np.testing.assert_array_equal(paid.action, stored.action)
     added_TE = stored.reward - paid.reward
     assert (paid.reward == 1).all() and not added_TE[:, 1].any()
     assert np.flatnonzero(added_TE[:, 0]).tolist() == list(range(5, 58, 6))
+    assert np.abs(added_TE[40:]).max() > 1e-3
+    np.testing.assert_allclose(added_TE[40:], 0.99 * agents._cut_worth_TE, atol=1e-6)
 
 
 class Hasty(Clock):
