@@ -99,6 +99,13 @@ def test_every_trajectory_is_as_likely_whatever_its_length_or_each_timestep_is(t
     assert sorted(set(starts.tolist())) == list(range(6))  # of 60 steps, six windows of 55
 
 
+def test_of_trajectories_of_one_step_each_is_drawn_as_often_by_its_steps(tmp_path: Path) -> None:
+    files = TrajectoryFiles(tmp_path, 9, weights="timestep")
+    files.add([trajectory(number, 1) for number in range(3)])
+    counts = np.bincount(numbers(files.sample(3000, 5, seed=0, counter=0)), minlength=3) / 3000
+    assert np.abs(counts - 1 / 3).max() < 0.04
+
+
 def test_steps_that_weigh_are_those_of_what_is_left_of_a_file(tmp_path: Path) -> None:
     files = TrajectoryFiles(tmp_path, 2, weights="timestep")
     files.add([trajectory(0, 90), trajectory(1, 10), trajectory(2, 30)])  # of which the first is forgotten at once
@@ -129,6 +136,20 @@ def test_protected_trajectories_stay_and_do_not_count(tmp_path: Path) -> None:
     assert sorted(set(numbers(files.sample(300, 4, seed=0, counter=0)))) == [3, 4, 90, 91]
     files.clear()
     assert sorted(set(numbers(files.sample(300, 4, seed=0, counter=0)))) == [90, 91]
+    files.protect([trajectory(92, 4), trajectory(93, 6)])  # beside the others and not in their place
+    for again in (files, TrajectoryFiles(tmp_path, 2)):
+        assert sorted(set(numbers(again.sample(300, 4, seed=0, counter=0)))) == [90, 91, 92, 93]
+
+
+def test_what_a_checkpoint_before_the_beginning_needed_is_not_kept(tmp_path: Path) -> None:
+    files = TrajectoryFiles(tmp_path, 2)
+    for number in range(4):
+        files.add([trajectory(number, 4)])
+    files.saved()
+    files.clear()
+    for number in range(9):
+        files.add([trajectory(number, 4)])
+    assert firsts(tmp_path) == [7, 8]
 
 
 def test_a_buffer_goes_back_to_a_checkpoint_though_its_oldest_were_forgotten_since(tmp_path: Path) -> None:
@@ -146,6 +167,24 @@ def test_a_buffer_goes_back_to_a_checkpoint_though_its_oldest_were_forgotten_sin
     assert numbers(after) == numbers(before) and (after.time_BT == before.time_BT).all()
     again.add([trajectory(50, 4)])
     assert sorted(set(numbers(again.sample(99, 3, seed=0, counter=8)))) == [5, 6, 7, 50]
+    assert max(firsts(tmp_path)) == 8
+    again.load(state)
+    assert max(firsts(tmp_path)) == 6  # one alone is removed, too
+
+
+def test_who_goes_on_from_the_newest_checkpoint_can_still_go_back_to_the_one_before(tmp_path: Path) -> None:
+    files, states = TrajectoryFiles(tmp_path, 2), []
+    for number in range(6):
+        files.add([trajectory(number, 4)])
+        if number in (2, 4):
+            states.append(files.saved())
+    files = TrajectoryFiles(tmp_path, 2)
+    assert files.load(states[1]) == 0
+    for number in range(5, 12):
+        files.add([trajectory(number, 4)])
+    files = TrajectoryFiles(tmp_path, 2)
+    assert files.load(states[0]) == 0
+    assert sorted(set(numbers(files.sample(99, 3, seed=0, counter=0)))) == [1, 2]
 
 
 def firsts(folder: Path) -> list[int]:
@@ -313,6 +352,7 @@ def test_trajectories_that_do_not_fit_are_refused_before_anything_is_written(tmp
         "lacks": {name: a for name, a in good.items() if name != "time"},
         "lacks ": {name: a for name, a in good.items() if name != "observation"},
         "rows": {**good, "reward": good["reward"][1:]},
+        "rows ": {name: a[:1] for name, a in good.items()},  # no transition
         "different kinds": {**good, "reward": good["reward"].astype(np.float64)},
     }
     for message, wrong in bad.items():
@@ -321,6 +361,8 @@ def test_trajectories_that_do_not_fit_are_refused_before_anything_is_written(tmp
     assert not list(tmp_path.rglob("*.safetensors"))
     with pytest.raises(UserError, match="no trajectory"):
         files.sample(1, 1, seed=0, counter=0)
+    with pytest.raises(UserError, match="a buffer of 0 trajectories"):
+        TrajectoryFiles(tmp_path, 0)
 
 
 def test_windows_of_other_trajectories_are_drawn_apart_from_those_of_its_own(tmp_path: Path) -> None:
@@ -332,6 +374,21 @@ def test_windows_of_other_trajectories_are_drawn_apart_from_those_of_its_own(tmp
     ours, theirs = drawn[drawn < 1000], drawn[drawn >= 1000] - 1000
     both = min(len(ours), len(theirs))
     assert both > 10 and (ours[:both] == theirs[:both]).mean() < 0.3
+
+
+def test_other_trajectories_that_achieve_no_goals_are_not_relabelled(tmp_path: Path) -> None:
+    own, other = (TrajectoryFiles(tmp_path / name, 9) for name in ("own", "other"))
+    own.add([{**trajectory(0, 4), "achieved": np.zeros((5, 1, 2), np.float32)}])
+    other.add([trajectory(1, 4)])
+    own.beside = other, 0.5
+    seen: list[int] = []
+
+    def noting(whole: Any, draws: np.random.Generator, cut: Cut) -> Any:
+        seen.append(int(whole["observation"][0, 0]))
+        return cut_out(whole, cut)
+
+    drawn = numbers(own.sample(40, 4, seed=0, counter=0, relabel=noting))
+    assert 0 < sum(drawn) < 40 and seen == [0] * (40 - sum(drawn))
 
 
 def test_another_process_draws_the_same_of_what_is_listed_whatever_else_is_there(tmp_path: Path) -> None:
@@ -371,9 +428,13 @@ def record(recorder: Recorder, lengths: list[list[int]], steps: int, *, stop: in
     return found
 
 
-@pytest.mark.parametrize(("stagger", "allowed"), [(False, {20}), (True, set(range(14, 27)))])
-def test_rollouts_are_cut_with_one_row_of_overlap(stagger: bool, allowed: set[int]) -> None:
-    found = record(Recorder(2, 20, 6, stagger=stagger), [[200], [50, 150]], 200)
+@pytest.mark.parametrize(
+    ("stagger", "context", "allowed"), [(False, 6, {20}), (True, 6, set(range(14, 27))), (True, 20, {20})]
+)
+def test_rollouts_are_cut_with_one_row_of_overlap(stagger: bool, context: int, allowed: set[int]) -> None:
+    recorder = Recorder(2, 20, context, stagger=stagger)
+    assert recorder.shortest == min(allowed)
+    found = record(recorder, [[200], [50, 150]], 200)
     for b in range(2):
         of_actor = [t for t in found if t["observation"][0, 0] == b]
         for before, after in itertools.pairwise(of_actor):
@@ -387,7 +448,7 @@ def test_rollouts_are_cut_with_one_row_of_overlap(stagger: bool, allowed: set[in
             assert (t["previous_action"][1:] == 100 * t["observation"][0, 1] + t["time"][1:]).all()
             np.testing.assert_allclose(t["reward"], t["time"] / 10, atol=1e-6)
         assert sum(len(t["time"]) - 1 for t in of_actor) == 200
-    assert (len({len(t["time"]) for t in found if not t["done"][-1]}) > 3) == stagger
+    assert (len({len(t["time"]) for t in found if not t["done"][-1]}) > 3) == (len(allowed) > 1)
 
 
 def test_each_actor_of_each_seed_is_cut_at_lengths_of_its_own() -> None:
@@ -414,6 +475,24 @@ def test_a_recorder_continues_where_its_state_was_taken() -> None:
     assert len(begun) == len(whole)
     for ours, theirs in zip(begun, whole, strict=True):
         assert ours.keys() == theirs.keys() and all((ours[name] == theirs[name]).all() for name in ours)
+
+
+def test_goals_are_those_of_each_rollout_and_none_is_achieved_before_its_first_step() -> None:
+    goals_BKG = np.arange(8, dtype=np.float32).reshape(2, 2, 2)
+    recorder, nothing_BD, found = Recorder(2, 20, 20), np.zeros((2, 1), np.float32), []
+    recorder.begin(np.ones(2, bool), nothing_BD, goals_BKG)
+    for step in range(1, 5):
+        done = np.array([step in (2, 4), step == 4])
+        achieved_BMG = np.full((2, 1, 2), step, np.float32)
+        found += recorder.append(np.zeros(2, int), nothing_BD[:, 0], nothing_BD, done, achieved_BMG)
+        if step == 2:
+            recorder.begin(done, nothing_BD, goals_BKG + 100)  # of the first actor alone
+        saved, recorder = recorder.arrays(), Recorder(2, 20, 20)
+        recorder.load(saved)
+    wanted = [(goals_BKG[0], [1, 2]), (goals_BKG[0] + 100, [3, 4]), (goals_BKG[1], [1, 2, 3, 4])]
+    for trajectory_, (goals_KG, achieved) in zip(found, wanted, strict=True):
+        assert (trajectory_["goals"] == goals_KG).all()
+        assert np.isnan(trajectory_["achieved"][0]).all() and trajectory_["achieved"][1:, 0, 0].tolist() == achieved
 
 
 def test_each_window_of_each_batch_of_each_seed_is_relabelled_with_draws_of_its_own(tmp_path) -> None:

@@ -303,6 +303,12 @@ def test_a_job_that_needs_several_devices_takes_all_of_them_or_none(tmp_path: Pa
             assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
             with pytest.raises(UserError), device_lease("cuda", 2, tmp_path, ["0", "1"], wait_seconds=0):
                 pass
+    # In their order, though the first slot that is free is one of the second.
+    with (
+        device_lease("cuda", 2, tmp_path, ["0", "1"], wait_seconds=0),
+        device_lease("cuda", 2, tmp_path, ["0", "1"], count=2, wait_seconds=0),
+    ):
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
 
 
 def test_a_job_that_waits_for_several_devices_gets_them_when_they_are_free(tmp_path: Path, start) -> None:

@@ -52,6 +52,17 @@ def test_the_speed_of_a_resumed_run_leaves_out_what_was_done_before() -> None:
     assert stream.getvalue() == "train: 950/1000 steps (95%), 5 steps/s, 10 s left\n"
 
 
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(99, "99 s"), (100, "1 min 40 s"), (5999, "99 min 59 s"), (10_230, "2 h 50 min")]
+)
+def test_a_time_is_said_in_seconds_minutes_or_hours(seconds: int, said: str) -> None:
+    clock, stream = Clock(), io.StringIO()
+    with Progress(10, "train", stream=stream, clock=clock) as progress:
+        clock.now += seconds
+        progress.update(10)
+    assert stream.getvalue().endswith(f", took {said}\n")
+
+
 def test_a_total_that_turns_out_smaller_ends_at_all_of_it() -> None:
     clock, stream = Clock(), io.StringIO()
     with Progress(1680, "training", "updates", stream=stream, clock=clock) as progress:

@@ -479,7 +479,7 @@ def test_a_loss_or_a_parameter_that_is_no_number_stops_the_run_and_the_last_good
     tmp_path: Path, wrong: float
 ) -> None:
     run = make_run(tmp_path)
-    good = {"w": torch.ones(2), "played": np.array([np.nan])}
+    good = {"w": torch.ones(2), "played": np.array([np.nan]), "sums/success": torch.tensor(wrong)}
     run.save(1, good, {})
     for name in ("loss", "actor_loss", "gradient_norm"):
         with pytest.raises(UserError, match=f"'{name}' is {wrong}"):

@@ -157,3 +157,10 @@ def test_a_save_that_takes_long_makes_no_kill_cost_more_than_five_minutes() -> N
     while not cadence.due():
         clock.now += 1.0
     assert clock.now <= 300
+
+
+def test_a_piece_of_minutes_is_saved_where_a_second_one_would_make_a_kill_cost_more_than_five() -> None:
+    clock = Clock()
+    cadence = Cadence(clock, began=-10_000.0)
+    clock.now = 160.0
+    assert cadence.due()

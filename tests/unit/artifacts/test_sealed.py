@@ -306,8 +306,9 @@ def test_a_place_that_cannot_be_written_is_known_before_the_work(tmp_path: Path,
     (tmp_path / "dangling").symlink_to("nowhere")
     for wrong in ("file/x.json", "dangling/deep/x.json", "folder"):
         refused(lambda wrong=wrong: check_writable(tmp_path / wrong), "cannot be written", wrong)
-    monkeypatch.setattr(os, "access", lambda folder, mode: False)
-    assert "right to write" in refused(lambda: check_writable(tmp_path / "x.json"), "read-only", "x.json").do
+    for right in (os.W_OK, os.X_OK):  # each is needed, and root has both
+        monkeypatch.setattr(os, "access", lambda folder, mode, right=right: not mode & right)
+        assert "right to write" in refused(lambda: check_writable(tmp_path / "x.json"), "read-only", "x.json").do
 
 
 def test_a_hash_is_computed_once_and_again_when_the_file_changes_behind_its_mtime(tmp_path: Path, monkeypatch) -> None:
@@ -443,8 +444,13 @@ def test_leftovers_of_dead_processes_are_swept_and_those_of_living_ones_are_not(
     earlier = tmp_path / f".earlier.{sealed._HOST}-{os.getppid()}-0.tmp.safetensors"
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as begins:  # it writes in its first second
         young = tmp_path / f".policy.{sealed._HOST}-{begins.pid}-0.tmp.safetensors"
-        for path in (gone, parent, elsewhere, earlier, young):
+        ended = subprocess.Popen(["true"])  # and nobody has asked how
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        unasked = tmp_path / f".policy.{sealed._HOST}-{ended.pid}-0.tmp.safetensors"
+        for path in (gone, parent, elsewhere, earlier, young, unasked):
             path.write_text("half")
         os.utime(earlier, (1.0, 1.0))
         write_json(tmp_path / "x.json", 1, kind="j")
         assert not gone.exists() and parent.exists() and elsewhere.exists() and not earlier.exists() and young.exists()
+        assert not unasked.exists()
+        ended.wait()

@@ -37,7 +37,7 @@ def lay(world: World, **arrays: np.ndarray) -> None:
     world.set_state(state)
 
 
-@pytest.mark.parametrize("respawn", [1, 3, 20])
+@pytest.mark.parametrize("respawn", [1, 3, 20, 40])
 def test_an_apple_is_back_after_more_than_its_time_and_pays_who_stands_there_a_step_later(respawn: int) -> None:
     # A bare room of apples with one apple, north of the start, in front of a wall: the agent eats it and stays there.
     world = make("key_to_door", explore_steps=1, length=60, respawn=respawn)

@@ -204,6 +204,28 @@ def test_seeds_that_were_scored_on_different_tasks_are_named() -> None:
         score_rows.draw(lacking, rows_spec({"p": {"a": "A"}}))
 
 
+def test_markers_intervals_and_published_values_of_rows_are_those_of_the_table() -> None:
+    references = [
+        {"panel": "p", "method": method, "x": [1, 2], "y": y, "source": "s"}
+        for method, y in (("amago_ff", [7, 8]), ("mine", [500, 600]))
+    ]
+    scores = row_scores()
+    scores["value"] += 3.0 * scores["seed"]
+    figure = rows_spec({"p": {"a": "A", "b": "B"}}, scale="paper", references=references)
+    drawn = score_rows.draw(scores, figure)
+    axes, table = drawn.figure.axes[0], drawn.table
+    shown = {tuple(line.get_xdata()): np.array(line.get_ydata()) for line in axes.lines if len(line.get_xdata()) == 2}
+    for method, intervals in zip(figure.methods, axes.collections, strict=True):
+        rows = table[table["method"] == method]
+        assert (rows["low"] < rows["y"]).all() and (rows["y"] < rows["high"]).all()
+        assert np.allclose([bar[:, 0] for bar in intervals.get_segments()], rows[["low", "high"]])  # type: ignore[attr-defined]
+        at = np.array([bar[0, 1] for bar in intervals.get_segments()])  # type: ignore[attr-defined]
+        published = table[table["method"] == f"published:{method}"]
+        for y in (rows["y"], published["y"]):
+            assert np.allclose(shown[tuple(y)], at)
+    assert shown[7, 8][0] < 1 < shown[500, 600][0]  # one above the other, in the order of methods
+
+
 def test_a_row_is_the_mean_over_the_episodes_of_a_task() -> None:
     figure = rows_spec({"first": {"a": "A"}}, environments=["a"], methods=["mine"])
     about = {"env": "a", "method": "mine", "split": "eval", "metric": "return", "step": 9, "task": 0}

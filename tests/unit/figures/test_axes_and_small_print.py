@@ -18,6 +18,16 @@ def test_a_curve_at_zero_lies_above_its_axis_and_others_begin_on_it() -> None:
         assert (axes.get_ylim()[0] < 0) == hides and axes.get_ylim()[0] <= 0
 
 
+def test_an_axis_begins_at_0_where_an_interval_does() -> None:
+    with style.paper_style():
+        axes = style.blank_figure(3, 2).subplots()
+        rows = pd.DataFrame({"x": [0.0, 1.0], "y": [0.5, 1.0], "low": [0.0, 0.5], "high": [1.0, 1.5]})
+        style.draw_band(axes, rows, method_styles.styles_of(["radt"])["radt"])
+        assert axes.get_ylim()[0] < 0  # by itself
+        style.from_zero(axes, rows)
+    assert axes.get_ylim()[0] == 0
+
+
 @pytest.mark.parametrize(
     ("end", "most", "labels"),
     [

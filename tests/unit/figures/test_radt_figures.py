@@ -201,7 +201,10 @@ def test_a_bar_is_the_mean_of_the_last_episodes() -> None:
     scores = made_scores(figure, steps=(50, 100))
     drawn = draw(scores, figure)
     table = drawn.table
-    (intervals,) = drawn.figure.axes[0].collections
+    (intervals,), bars = drawn.figure.axes[0].collections, drawn.figure.axes[0].patches
+    assert np.allclose([bar.get_width() for bar in bars], table["y"])  # type: ignore[attr-defined]
+    said = [text.get_text() for text in drawn.figure.axes[0].texts]
+    assert said == [f"{y:,.0f}" for y in table["y"]]
     assert np.allclose([line[:, 0] for line in intervals.get_segments()], table[["low", "high"]])  # type: ignore[attr-defined]
     for place, method in enumerate(figure.methods, start=1):
         row = cell(table, method=method).iloc[0]

@@ -465,7 +465,7 @@ def test_the_legend_shows_each_line_under_its_own_name() -> None:
 
 @pytest.mark.parametrize(
     ("steps", "said"),
-    [(0, "0"), (750, "750"), (62_500, "62.5k"), (999_936, "1M"), (1_250_000, "1.25M"), (999_999_000, "1G")],
+    [(0, "0"), (750, "750"), (992_000, "992k"), (999_936, "1M"), (1_250_000, "1.25M"), (999_999_000, "1G")],
 )
 def test_steps_are_said_with_three_digits(steps: float, said: str) -> None:
     assert style.short_steps(steps) == said

@@ -27,7 +27,7 @@ from recollect.settings.resolve import resolve
 from recollect.settings.schema import Settings
 from recollect.stages import paths, records, try_out
 from recollect.stages.cost_table import NBSP, cost_table
-from recollect.stages.estimating import Estimator, Known
+from recollect.stages.estimating import Estimate, Estimator, Known, least_sure
 from recollect.stages.forecast import forecast, measurements, memory_of_largest, said_bytes, said_time
 from recollect.stages.machines import Machine
 from recollect.stages.plan import Plan
@@ -334,6 +334,14 @@ def test_what_was_measured_beats_what_is_recorded_and_another_size_is_scaled(mad
     larger = forecast("demo", ["one"], measured=measured).estimates[Job("run", "demo", *RUN[1:])]
     assert larger.source == "scaled"
     assert larger.seconds == pytest.approx(7.0 * (120 * 3 + 4 * 300) / (TRAIN - 10) + 2.0)
+
+
+@pytest.mark.parametrize(("seconds", "source"), [(4.0, "measured"), (6.0, "assumed")])
+def test_some_work_is_as_sure_as_the_least_sure_part_of_it_that_takes_a_twentieth_of_its_time(
+    seconds: float, source: str
+) -> None:
+    measured = Estimate(100.0 - seconds, "measured", gpu=False, disk=0.0, scratch=0.0)
+    assert least_sure([measured, Estimate(seconds, "assumed", gpu=False, disk=0.0, scratch=0.0)]) == source
 
 
 def test_a_recorded_job_counts_only_where_the_nearest_of_here_is_three_times_as_far_from_the_size(made: Path) -> None:

@@ -20,11 +20,12 @@ from recollect.artifacts.sealed import manifest_path, read_json, read_table, ver
 from recollect.cli import app
 from recollect.figures.report import COLUMNS, duration
 from recollect.settings.errors import UserError
-from recollect.stages import paths, report_rows
+from recollect.stages import paths, records, report_rows
 from recollect.stages.circumstances import commit
 from recollect.stages.claims import claims
 from recollect.stages.report import report
 from recollect.stages.report_rows import final_scores
+from recollect.stages.stage import Job
 
 
 def page(*figures: str) -> str:
@@ -137,6 +138,12 @@ def test_an_interrupted_run_is_not_said_to_have_taken_its_last_part(few: str) ->
     assert [row["Wall time"] for row in rows(page(few))][:2] == ["≥ 34 s", "1 min 45 s"]
 
 
+def test_of_a_run_whose_time_is_known_in_part_none_is_said(few: str) -> None:
+    before = [row["Wall time"] for row in rows(page(few))]
+    records.place(Job("train", SCALE, ROOM, "ad", "1")).unlink()
+    assert [row["Wall time"] for row in rows(page(few))] == [before[0], "–", *before[2:]] != before
+
+
 def test_a_run_of_two_figures_is_one_row(few: str) -> None:
     made_results.copy_of(few, "again")
     about_runs("again", ROOM, "ad", seeds=(3, 4))
@@ -188,6 +195,12 @@ def test_a_final_score_in_context_is_the_mean_of_the_last_five_episodes(workdir:
     assert final_scores(table[table["episode"] == 0], SCALE, ROOM, ()) == {"return": 4.0}
     earlier = table.assign(step=100, value=-50.0)  # an evaluation on the way
     assert final_scores(pd.concat([earlier, table]), SCALE, ROOM, ()) == {"return, last 5 episodes": (5 + 13) / 2}
+
+
+def test_in_a_final_score_tasks_count_alike_however_often_each_was_played(workdir: Path) -> None:
+    told = {"step": 200, "split": "eval", "metric": "return", "episode": np.arange(4), "task": np.array([0, 0, 0, 1])}
+    table = scores_frame(**told, value=np.array([0.0, 0, 0, 8])).assign(env="tmaze_passive_5", method="dqn_gpt", seed=0)
+    assert final_scores(table, SCALE, "tmaze_passive_5", ()) == {"return": 4.0}
 
 
 def test_environments_of_a_family_are_told_apart_by_their_titles(few: str) -> None:

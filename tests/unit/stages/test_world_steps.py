@@ -81,6 +81,9 @@ def test_steps_of_a_world_are_not_carried_over_but_known() -> None:
     assert known.of(by_rule=6.0, plays=0.0) == pytest.approx(12.0)
     # Where it took less than its world alone is said to take, all is carried over.
     assert Known(by_rule=10.0, plays=8.0, seconds=5.0, seeds=1).of(by_rule=20.0, plays=18.0) == pytest.approx(10.0)
+    # And where a tenth or less of it is left for all else; of a fifth that fifth is carried over.
+    assert Known(by_rule=10.0, plays=8.0, seconds=8.5, seeds=1).of(by_rule=20.0, plays=9.0) == pytest.approx(17.0)
+    assert Known(by_rule=10.0, plays=8.0, seconds=10.0, seeds=1).of(by_rule=20.0, plays=9.0) == pytest.approx(20.0)
 
 
 def test_a_row_that_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
