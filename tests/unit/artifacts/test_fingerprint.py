@@ -12,6 +12,7 @@ import pytest
 from recollect.artifacts import fingerprint as module
 from recollect.artifacts import running_code
 from recollect.artifacts.fingerprint import _parsed, code_fingerprint, reachable
+from recollect.artifacts.sealed import read_json
 from recollect.settings.errors import UserError
 
 NESTED = """VALUE = 1
@@ -203,6 +204,38 @@ def test_the_script_that_plays_a_world_in_another_process_counts() -> None:
 def test_figures_count_for_figures_only() -> None:
     assert "recollect.figures.statistics" in reachable("recollect.figures.in_context_curve")
     assert "recollect.figures.statistics" not in reachable("recollect.evaluation.in_context")
+
+
+def test_no_figure_is_part_of_what_science_computes_whoever_imports_it() -> None:
+    figure = "recollect.figures.statistics"
+    assert not module._counts(figure, ("recollect.evaluation.in_context",))
+    assert module._counts(figure, ("recollect.figures.bars",))
+
+
+def test_functions_that_draw_count_everywhere_but_in_worlds_of_the_package(root: Path) -> None:
+    edit(root, "losses.py", "def loss", "def render(x):\n    return x\n\ndef loss")
+    before = fingerprint(root)
+    edit(root, "losses.py", "    return x\n", "    return 2 * x\n")
+    assert fingerprint(root) != before
+
+
+def test_methods_of_worlds_that_draw_do_not_count(tmp_path: Path) -> None:
+    folder, found = tmp_path / "recollect/environments", []
+    folder.mkdir(parents=True)
+    for place, (drawn, played) in enumerate(((1, 1), (2, 1), (2, 2))):
+        text = f"class World:\n    def render(self):\n        return {drawn}\n\n    def step(self):\n        return {played}\n"
+        (folder / f"w{place}.py").write_text(text)
+        found.append(reachable(name := f"recollect.environments.w{place}", roots={"recollect": tmp_path})[name])
+    assert found[0] == found[1] != found[2]
+
+
+def test_files_that_are_kept_are_collected_anew_beyond_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST", 2)
+    for kept, left in (({"a": ["1"]}, {"a": ["1"]}), ({"a": ["1"], "b": ["2"]}, {})):
+        module._keep(tmp_path / "files.json", kept, 0)
+        assert read_json(tmp_path / "files.json", kind="files") == left
 
 
 def test_what_draws_a_world_counts_only_where_its_pictures_are_kept() -> None:

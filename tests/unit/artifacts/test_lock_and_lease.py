@@ -355,6 +355,19 @@ def test_a_process_holds_the_devices_with_which_cuda_has_begun_in_it(
         pass
 
 
+def test_where_cuda_had_begun_its_first_device_is_waited_for_and_no_other_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with device_lease("cuda", 1, tmp_path, ["GPU-a"]):
+        monkeypatch.setattr(lease, "_begun", [])
+        monkeypatch.setattr(lease, "cuda_has_begun", lambda: True)
+        with (
+            pytest.raises(UserError, match="all 1 devices are taken"),
+            device_lease("cuda", 1, tmp_path, ["GPU-a", "GPU-b"], wait_seconds=0),
+        ):
+            pass
+
+
 def test_visibility_is_put_back_as_it_was(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,4")
     with device_lease("cuda", 1, tmp_path, ["3"]):

@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recollect.artifacts import sealed
+from recollect.artifacts.processes import began
 from recollect.artifacts.sealed import (
     check_writable,
     manifest_path,
@@ -454,3 +455,13 @@ def test_leftovers_of_dead_processes_are_swept_and_those_of_living_ones_are_not(
         assert not gone.exists() and parent.exists() and elsewhere.exists() and not earlier.exists() and young.exists()
         assert not unasked.exists()
         ended.wait()
+
+
+def test_a_clock_of_the_file_system_that_is_a_little_late_costs_no_file_that_is_being_written(tmp_path: Path) -> None:
+    parent = os.getppid()
+    path = tmp_path / f".policy.{sealed._HOST}-{parent}-0.tmp.safetensors"
+    for behind, stays in ((5.0, True), (60.0, False)):
+        path.write_text("half")
+        os.utime(path, (began(parent) - behind,) * 2)
+        sealed.sweep(tmp_path)
+        assert path.exists() == stays

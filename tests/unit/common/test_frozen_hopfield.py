@@ -84,6 +84,7 @@ def test_values_out_of_range_are_clipped_and_misfits_refused():
     hopfield = FrozenHopfield(words(), 5)
     lookup = LookupHopfield(hopfield, (5,))
     assert torch.equal(lookup(torch.tensor([[-1], [9]])), lookup.table_MD[[0, 4]])
+    assert len(hopfield.joint_table((3, 2), limit=6)) == 6
     for misuse in (
         lambda: hopfield(torch.zeros(2, 4)),
         lambda: hopfield.joint_table((3, 3)),
@@ -130,3 +131,11 @@ def test_a_table_in_bfloat16_moves_mixtures_little(large, beta, most, monkeypatc
     expected, found = (FrozenHopfield(e, 6, beta=beta, dtype=dtype)(x) for dtype in (torch.float32, torch.bfloat16))
     apart = (found - expected).norm(dim=1) / expected.norm(dim=1)
     assert found.dtype == torch.float32 and 0 < apart.max() < most
+
+
+def test_a_rounded_table_is_shared_by_those_that_read_the_same_words_and_by_no_others():
+    e, other = words(), words(seed=1)
+    one, two = (FrozenHopfield(e, 6, seed=seed, dtype=torch.bfloat16) for seed in (0, 1))
+    others, half = FrozenHopfield(other, 6, dtype=torch.bfloat16), FrozenHopfield(e, 6, dtype=torch.float16)
+    assert one._table_VD is two._table_VD
+    assert torch.equal(others._table_VD, other.bfloat16()) and torch.equal(half._table_VD, e.half())

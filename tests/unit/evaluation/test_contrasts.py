@@ -212,3 +212,16 @@ def test_a_part_of_the_episodes_is_rounded_to_whole_ones() -> None:
     scores = pd.DataFrame({**about, "episode": range(30), "value": np.arange(30.0)})
     assert task_means(scores, "eval", "return", (0.83, 1)).tolist() == [27]  # of 25 to 29
     assert task_means(scores, "eval", "return", (0, 0.17)).tolist() == [2]
+
+
+def test_only_the_last_evaluation_is_the_final_one_and_other_metrics_and_splits_have_no_part_in_it() -> None:
+    rows = [
+        ("eval", "return", 1, 0, 9.0),
+        ("eval", "return", 1, 1, 9.0),
+        ("eval", "return", 2, 0, 1.0),
+        ("eval", "return", 2, 1, 3.0),
+        ("eval", "length", 2, 0, 50.0),
+        ("train", "return", 2, 0, 70.0),
+    ]
+    scores = pd.DataFrame(rows, columns=["split", "metric", "step", "task", "value"]).assign(episode=0)
+    assert task_means(scores, "eval", "return", (0, 1)).to_dict() == {0: 1, 1: 3}

@@ -446,6 +446,15 @@ def test_one_seed_has_no_deviation_and_groups_must_fit() -> None:
     wrong = spec("result_table", options={"groups": {"g": {"environments": ["hall"]}}})
     with pytest.raises(UserError, match="'hall' is in `groups` and not in `environments`"):
         draw(made_scores(wrong), wrong)
+    lacking = spec("result_table", environments=["room", "hall"], options={"groups": {"g": {"environments": ["room"]}}})
+    with pytest.raises(UserError, match=r"'hall' is in .* or the other way round"):
+        draw(made_scores(lacking), lacking)
+
+
+def test_a_small_loss_is_not_printed_as_minus_zero() -> None:
+    figure = spec("result_table", seeds=[0])
+    drawn = draw(made_scores(figure).assign(value=-0.04), figure)
+    assert "0.0" in texts(drawn.figure) and "−0.0" not in texts(drawn.figure)
 
 
 def test_a_table_can_have_the_interquartile_mean_over_environments_and_seeds() -> None:

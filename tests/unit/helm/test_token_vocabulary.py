@@ -42,6 +42,7 @@ def test_only_exact_strings_match_unless_told_otherwise():
     assert usable(clip, lm, "cased") == ([0, 2, 3, 4, 5], [1, 2, 3, 4, 6])
     # A word that its own vocabulary writes in capitals is found in lower case, and of two equal strings the first id is used.
     assert usable(["Ball", "ball"], ["x", "ball", "ball"], "cased") == ([0], [1])
+    assert usable(["KEY"], ["Key", "key"], "cased") == ([0], [1])  # lower case before a capital
 
 
 def test_where_words_begin_with_a_space_that_spelling_is_the_word():
@@ -86,6 +87,9 @@ def test_a_words_own_vector_retrieves_it_first_and_the_rest_in_order(model, voca
 def test_more_words_than_there_are_and_images_of_another_model_are_refused(vocabulary):
     with pytest.raises(UserError, match="8 tokens are asked for, of a vocabulary of 7"):
         vocabulary.nearest(torch.ones(1, 16), 8)
+    with pytest.raises(UserError, match="0 tokens are asked for"):
+        vocabulary.nearest(torch.ones(1, 16), 0)
+    assert sorted(vocabulary.nearest(torch.ones(1, 16), 7)[1][0].tolist()) == list(range(7))  # all that there are
     with pytest.raises(UserError, match="images of width 15 meet words of width 16"):
         vocabulary.nearest(torch.ones(1, 15), 1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from recollect.artifacts.sealed import manifest_path, write_json
 from recollect.settings.errors import UserError
-from recollect.stages import paths, provenance
+from recollect.stages import identity, paths, provenance
 from recollect.stages.records import place, timed
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
@@ -125,6 +126,13 @@ def test_what_was_made_of_other_files_than_those_beside_it_is_refused(
     for step in (("run", ROOM, "dt", 0), ("embed", ROOM, "radt"), ("index", ROOM, "radt")):
         make(*step, salt="anew")
     read(*RADT)
+
+
+def test_a_memory_that_another_seed_of_its_embedder_made_is_refused(made: None) -> None:
+    memory = {"embedder": "method:dt", "embedder_seed": 1}
+    manifest = {"sha256": "", "provenance": {"settings": json.dumps({"memory": memory})}}
+    with pytest.raises(UserError, match=r"of embedder method:dt \(seed 1\), not of embedder method:dt \(seed 0\)"):
+        identity.check({EMBEDDINGS: manifest})
 
 
 def test_what_stands_in_the_place_of_another_seed_does_not_count_as_made(made: None) -> None:

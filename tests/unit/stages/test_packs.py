@@ -155,3 +155,21 @@ def test_at_a_scale_of_small_runs_an_ensemble_holds_all_seeds_that_any_figure_wa
     assert packs.packs("demo") == {(0, 1, 2, 3, 4): [(ROOM, "dt")]}  # and AD's go alone
     assert packs.packs("demo", most=1) == {}
     assert not (made / ".snakemake").exists()  # nothing was forecast
+
+
+@pytest.mark.usefixtures("in_the_repository")
+def test_seeds_are_at_work_at_once_only_where_a_large_run_does_not_fill_its_gpu() -> None:
+    memory = ("amago_popgym_AutoencodeEasy", "amago_transformer")
+    assert packs.side_by_side("paper", *memory, 4) == 4
+    assert packs.side_by_side("paper", ROOM, "dt", 4) == packs.side_by_side("smoke", *memory, 4) == 1
+    assert [packs.runs_in_ram("paper", *memory, 4, seeds) for seeds in (1, 3, 9)] == [1, 3, 4]
+
+
+@pytest.mark.usefixtures("in_the_repository")
+def test_an_ensemble_needs_the_ram_of_one_run_but_for_worlds_that_other_processes_play(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(packs, "is_ensemble", lambda *of: True)
+    assert packs.runs_in_ram("paper", ROOM, "dt", 1, 30) == 1
+    monkeypatch.setitem(packs.PLAYED_BY_OTHERS, "dark_room", 4)
+    assert [packs.runs_in_ram("paper", ROOM, "dt", 1, seeds) for seeds in (1, 4, 5, 8, 9)] == [1, 1, 2, 2, 3]
