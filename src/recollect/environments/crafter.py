@@ -10,10 +10,13 @@ and completing the last ends it. Without, Crafter's own reward is paid. Observat
   (16), position (2, (x - 30) / 60) and daylight; float32.
 - With instructions, `goals` follow: K x 3 words, completed ones -3 and padding -1; where observations are bytes, plus 128.
 
-What differs from upstream, and why: the split `single` asks for each achievement alone and `multi` has the paper's ten
-prompts, whose travels upstream splits into wrong words; at the world's border the cells of `textures` keep their places
-(upstream moves them to the corner); images are [C, H, W]. `tech_tree` asks for the first entries up to the one behind
-the most advanced that was achieved, and at last for all 13; upstream, for those up to it, and never for the diamond.
+The split `single` asks for each achievement alone, `multi` has the paper's ten prompts, and `lengths` has one task for each
+number of goals, which are drawn.
+
+What differs from upstream, and why: upstream splits the travels of the ten prompts into wrong words; at the world's border
+the cells of `textures` keep their places (upstream moves them to the corner); images are [C, H, W]. `tech_tree` asks for the
+first entries up to the one behind the most advanced that was achieved, and at last for all 13; upstream, for those up to it,
+and never for the diamond.
 
 What differs from the package, so that an episode is a function of its word and actions, and can be played again:
 
@@ -50,7 +53,7 @@ from recollect.settings.seeding import generator
 ACTIONS, ITEMS = 17, 16
 PACKAGES = ("crafter",)
 MOST_ACHIEVED = 4  # goals that one step can achieve, of more the first
-SPLITS = ("train", "eval", "single", "multi")
+SPLITS = ("train", "eval", "single", "multi", "lengths")
 VIEW = (9, 9)  # the package's, of which the lowest two rows show the inventory
 VIEW_YX = (7, 9)
 FEATURES = 2 + ITEMS + 2 + 1
@@ -98,10 +101,17 @@ class Options(WorldOptions):
 
 
 def tasks(split: str, **options: Any) -> list[Task]:
-    """`train`, `eval`: one task, whose instruction is drawn; `single`, `multi`: fixed instructions. Needs no package."""
-    Options.parse(options, "crafter", split, SPLITS)
+    """Tasks of a split; needs no package.
+
+    `train`, `eval`: one task, whose instruction is drawn; `single`, `multi`: fixed instructions; `lengths`: instructions of
+    `fewest_goals` to `most_goals` goals, a task each, drawn.
+    """
+    chosen = Options.parse(options, "crafter", split, SPLITS)
     if split in ("train", "eval"):
         return [Task(0, "any_instruction", split)]
+    if split == "lengths":
+        lengths = range(chosen.fewest_goals, chosen.most_goals + 1)
+        return [Task(i, f"{goals}_goal{'s' * (goals > 1)}", split, {"goals": goals}) for i, goals in enumerate(lengths)]
     single = [(name,) for name in instructions.ACHIEVEMENTS]
     listed: Sequence[tuple[str, ...]] = single if split == "single" else instructions.PROMPTS
     return [Task(i, "+".join(goals), split, {"instruction": goals}) for i, goals in enumerate(listed)]
@@ -204,7 +214,7 @@ class Crafter(ReplayedWorld):
     def _setup(self) -> None:
         chosen = self.options
         self.observation_parts = parts = chosen.parts()
-        longest = max((len(task.data["instruction"]) for task in self.tasks if task.data), default=0)
+        longest = max((len(task.data.get("instruction", ())) for task in self.tasks), default=0)
         if chosen.instructions and longest > chosen.most_goals:
             do = f"set most_goals to {longest}, or leave out the split"
             raise UserError(
@@ -240,15 +250,16 @@ class Crafter(ReplayedWorld):
         for b in index_N:
             goals = self.tasks[b].data.get("instruction")
             if not goals:
-                goals = self._drawn(int(self._word_B[b]), int(self._climbed_B[b]))
+                goals = self._drawn(int(self._word_B[b]), int(self._climbed_B[b]), self.tasks[b].data.get("goals"))
             self._goals_BKW[b] = np.nan
             self._goals_BKW[b, : len(goals)] = [instructions.numbers(goal) for goal in goals]
 
-    def _drawn(self, word: int, climbed: int) -> list[str]:
+    def _drawn(self, word: int, climbed: int, goals: int | None) -> list[str]:
         chosen, draws = self.options, generator("crafter instruction", word)
+        fewest, most = (chosen.fewest_goals, chosen.most_goals) if goals is None else (goals, goals)
         if chosen.tech_tree and draws.random() < 1 / 3:
-            return instructions.draw_from_tech_tree(draws, chosen.fewest_goals, chosen.most_goals, climbed)
-        return instructions.draw(draws, chosen.fewest_goals, chosen.most_goals)
+            return instructions.draw_from_tech_tree(draws, fewest, most, climbed)
+        return instructions.draw(draws, fewest, most)
 
     def _advance(self, actions_B: np.ndarray, last_B: np.ndarray | None) -> Outcome:
         rewards_B, over_B = super()._advance(actions_B, last_B)

@@ -375,6 +375,21 @@ def test_words_are_numbered_as_published_and_prompts_are_the_papers() -> None:
         crafter.tasks("mutli")
 
 
+@pytest.mark.parametrize("tech_tree", [False, True])
+def test_each_length_has_a_task_whose_instructions_are_drawn_with_so_many_goals(fakes: None, tech_tree: bool) -> None:
+    """AMAGO's figure 28, success by the number of goals; the words of the instruction are new in every episode."""
+    lengths = crafter.tasks("lengths", fewest_goals=2, most_goals=4)
+    assert [(task.name, task.data) for task in lengths] == [(f"{n}_goals", {"goals": n}) for n in (2, 3, 4)]
+    world = make("crafter", [0, 1, 2], split="lengths", fewest_goals=2, most_goals=4, horizon=1, tech_tree=tech_tree)
+    seen = set()
+    for _ in range(20):
+        world.reset()
+        goals_BKW = world.goals()
+        assert (~np.isnan(goals_BKW[..., 0])).sum(1).tolist() == [2, 3, 4]
+        seen.add(goals_BKW.tobytes())
+    assert len(seen) == 20
+
+
 def test_the_tech_tree_asks_for_one_more_than_was_achieved() -> None:
     """With nothing achieved for wood alone; behind each achievement for all before it, for it and for the next; at last for all."""
     draws = np.random.default_rng(0)
@@ -397,8 +412,8 @@ def test_what_was_achieved_opens_the_next_of_the_tech_tree(fakes: None) -> None:
         assert world.get_state()["reached_in_tech_tree"].tolist() == reached
         if (terminated | truncated).any():
             world.reset(options={"reset_mask": terminated | truncated})
-    assert any(world._drawn(word, 2) != world._drawn(word, 1) for word in range(60))  # and it is asked for
-    of_tree = [world._drawn(word, 0) == ["collect_wood"] for word in range(300)]  # of others, 1.2 % are this one
+    assert any(world._drawn(word, 2, None) != world._drawn(word, 1, None) for word in range(60))  # and it is asked for
+    of_tree = [world._drawn(word, 0, None) == ["collect_wood"] for word in range(300)]  # of others, 1.2 % are this one
     assert np.mean(of_tree) == pytest.approx(0.34, abs=0.06)  # specification 4.7: a third
 
 
@@ -447,7 +462,7 @@ def test_every_episode_has_the_instruction_of_its_own_word_and_nothing_of_the_on
         world.reset()
         for word, goals_KW in zip(world.get_state()["word"].tolist(), world.goals(), strict=True):
             asked = [instructions.text(goal) for goal in goals_KW if not np.isnan(goal[0])]
-            assert asked == world._drawn(word, 0)
+            assert asked == world._drawn(word, 0, None)
             drawn.add(tuple(asked))
     assert len(drawn) > 12
 
