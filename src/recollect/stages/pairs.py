@@ -18,7 +18,7 @@ import numpy as np
 from recollect.environments import registry
 from recollect.settings import still
 from recollect.settings.catalogue import declaration, module_of, own_line
-from recollect.settings.errors import UserError, shown
+from recollect.settings.errors import UserError, nearest, shown
 from recollect.settings.layers import environment_file, method_layers
 from recollect.settings.loading import config_path, read_yaml
 from recollect.settings.resolve import (
@@ -38,6 +38,8 @@ from recollect.stages.page import has_page, is_drawn_from_above
 LEARNING = (
     "learning"  # recollect.artifacts.scores, which imports pandas: episodes of training, which no evaluation plays
 )
+
+ALWAYS = ("return", "success", "part_return")  # metrics of scores; the last two where the world has them
 
 
 class Spaces(NamedTuple):
@@ -63,7 +65,12 @@ def check_figure(scale: str, figure: str) -> None:
 
 
 def _check_shown(scale: str, figure: FigureSettings) -> None:
-    """Check that what a figure asks for is there. Raises UserError: no world to draw, no memory that stays, or no training."""
+    """Check that what a figure asks for is there.
+
+    Raises:
+        UserError: no such metric or task, no memory that stays, no training, or no world to draw.
+    """
+    _check_scores(scale, figure)
     if is_over_episodes(figure):
         for env in figure.environments:
             if starts_empty(scale, env):
@@ -127,6 +134,45 @@ def check_splits(scale: str, figure: str) -> None:
             raise UserError(what, where="split", do=do)
 
 
+def _check_scores(scale: str, figure: FigureSettings) -> None:
+    """Check that a figure's metrics, and the tasks that its rows name, are those of its environments. Raises UserError: else."""
+    ours = module_of("figure", figure.kind, where=f"kind: {figure.kind}").startswith("recollect.")
+    if not ours or declaration("figure", figure.kind, "READS") not in (None, "scores"):
+        return
+    for option, (env, split) in product(("metric", "normalised"), dict.fromkeys(_splits(figure))):
+        given = figure.options.get(option) or ()
+        for metric in [given] if isinstance(given, str) else given:
+            if metric not in ALWAYS and metric not in (known := _metrics(scale, env, split)):
+                what = f"the scores of '{env}' have no metric '{metric}'"
+                raise UserError(what, where=option, do=nearest(metric, known))
+    rows = str(declaration("figure", figure.kind, "ROWS"))
+    for env, split, number in _tasks_of_rows(figure, rows):
+        count = min(_tasks_played(scale, env, method, split) for method in figure.methods)
+        if number >= count:
+            what = f"the row '{env}/{split}/{number}' is of no task that is played: {count} of '{split}' are, counted from 0"
+            raise UserError(
+                what, where=rows, do=f"name one of 0 to {count - 1}, or raise `evaluation: episodes` of '{env}'"
+            )
+
+
+def _tasks_played(scale: str, env: str, method: str, split: str) -> int:
+    """How many tasks of a split, the first, a final evaluation plays: of few episodes (protocol `episodic`), not all."""
+    environment = environment_settings(scale, env)
+    judged = {**environment.evaluation.model_dump(), **section(method_mapping(scale, env, method), "evaluation")}
+    tasks = len(registry.tasks(environment.world, environment.options, split))
+    return min(tasks, int(judged["episodes"])) if judged["protocol"] == "episodic" else tasks
+
+
+def _metrics(scale: str, env: str, split: str) -> set[str]:
+    """What the scores of an environment can hold: what is always there, its own, and returns that its tasks normalise."""
+    environment = environment_settings(scale, env)
+    known = {*ALWAYS, *environment.options.get("metrics", ())}
+    if split != LEARNING:
+        for task in registry.tasks(environment.world, environment.options, split):
+            known |= set(task.data.get("normalisation", {}))
+    return known
+
+
 def lacking_splits(scale: str, figure: str) -> Iterator[tuple[str, str, str, Sequence[str]]]:
     """Of what a figure draws: method, environment, split that no run of both is evaluated on, and those that it is evaluated on."""
     chosen = figure_settings(scale, figure)
@@ -156,6 +202,16 @@ def _splits(figure: FigureSettings) -> Iterator[tuple[str, str]]:
                 yield env, more[0] if more else str(split)
     elif split is not None:
         yield from product(figure.environments, [split] if isinstance(split, str) else split)
+
+
+def _tasks_of_rows(figure: FigureSettings, rows: str) -> Iterator[tuple[str, str, int]]:
+    """Environment, split and number of each task that a row of the figure names; `rows`: the option that lists rows."""
+    panels = figure.options.get(rows)
+    for labels in panels.values() if isinstance(panels, Mapping) else ():
+        for row in labels if isinstance(labels, Mapping) else ():
+            env, *more = str(row).split("/")
+            if len(more) == 2 and more[1].isdigit():
+                yield env, more[0], int(more[1])
 
 
 def is_over_episodes(figure: FigureSettings) -> bool:

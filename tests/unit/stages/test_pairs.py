@@ -15,7 +15,7 @@ from recollect.settings.catalogue import CannotImport
 from recollect.settings.errors import UserError
 from recollect.settings.still import held_still, prepare
 from recollect.stages import check, forecast, selection, why
-from recollect.stages.pairs import check_figure, check_pair, check_splits
+from recollect.stages.pairs import _tasks_played, check_figure, check_pair, check_splits
 from recollect.stages.plan import plan
 from recollect.stages.train import train
 
@@ -354,6 +354,62 @@ NO_DRAWING = {
         "dqn_lstm",
     ),
 }
+
+
+NO_SCORES = {
+    "a metric": (
+        {"kind": "bars", "options": {"metric": ["return", "sucess"]}},
+        "the scores of 'gym.CartPole-v1' have no metric 'sucess'",
+        "did you mean 'success'?",
+    ),
+    "a metric of training": (
+        {"kind": "curve_panels", "options": {"metric": "critic_loss"}},
+        "the scores of 'gym.CartPole-v1' have no metric 'critic_loss'",
+        "known: part_return, return, success",
+    ),
+    "a normalised return": (
+        {"kind": "result_table", "options": {"normalised": "hns"}},
+        "the scores of 'gym.CartPole-v1' have no metric 'hns'",
+        "known: part_return, return, success",
+    ),
+    "a task": (
+        {"kind": "score_rows", "options": {"panels": {"All": {"gym.CartPole-v1/eval/7": "the eighth"}}}},
+        "the row 'gym.CartPole-v1/eval/7' is of no task that is played: 1 of 'eval' are, counted from 0",
+        "name one of 0 to 0, or raise `evaluation: episodes` of 'gym.CartPole-v1'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NO_SCORES)
+def test_metrics_and_tasks_that_no_score_is_of_are_refused_before_anything_runs(mine: Path, case: str) -> None:
+    wrong, what, do = NO_SCORES[case]
+    a_figure(mine, "gym.CartPole-v1", "dqn_lstm")
+    file = mine / "config/figures/own.yaml"
+    file.write_text(fast_yaml.dump(fast_yaml.load(file.read_text()) | wrong))
+    with pytest.raises(UserError) as refused:
+        check_figure("smoke", "own")
+    assert (refused.value.what, refused.value.do) == (what, do)
+    assert "mine_of_pairs/config/figures/own.yaml (scale smoke)" in refused.value.where
+
+
+def test_metrics_that_an_environment_lists_are_taken(mine: Path) -> None:
+    a_figure(mine, "gym.CartPole-v1", "dqn_lstm")
+    file = mine / "config/figures/own.yaml"
+    content = fast_yaml.load(file.read_text()) | {"kind": "bars", "options": {"metric": ["return", "pole_angle"]}}
+    at = {"gym.CartPole-v1": {"options": {"metrics": ["pole_angle"]}}}
+    scale = mine / "config/scales/measured.yaml"
+    scale.parent.mkdir(exist_ok=True)
+    scale.write_text(fast_yaml.dump({"extends": "smoke", "description": "-", "seeds": [0], "environments": at}))
+    file.write_text(fast_yaml.dump(content))
+    check_figure("measured", "own")
+
+
+def test_normalised_returns_are_metrics_and_rows_are_of_tasks_that_are_played() -> None:
+    check_figure("paper", "radt_meta_world")  # `normalised: data_normalised`
+    check_figure("paper", "amago_crafter")  # 110 episodes of each split: all of its tasks
+    check_figure("smoke", "amago_crafter")  # 4 episodes
+    assert _tasks_played("smoke", "amago_crafter", "amago_ff", "single") == 4
+    assert _tasks_played("paper", "amago_crafter", "amago_ff", "single") == 22
 
 
 @pytest.mark.parametrize("case", NO_DRAWING)
