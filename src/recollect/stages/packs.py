@@ -67,10 +67,10 @@ def packs(
     if most == 1 or not (is_large(scale) or scale_settings(scale).ensembles):
         return found
     for pair, seeds_of_figures in _seeds(scale).items():
-        if not is_large(scale):  # a seed more of an ensemble costs little
+        if not is_large(scale):  # a seed more of an ensemble of small networks costs little
             seeds_of_figures = [tuple(sorted(chain(*seeds_of_figures)))] if is_ensemble(scale, pair[1]) else []
         for seeds in seeds_of_figures:
-            # An ensemble takes hardly longer with all seeds than with one, so all are one pack.
+            # All seeds of an ensemble are one pack: they are trained in one process, however long they take together.
             fit = len(seeds) if is_ensemble(scale, pair[1]) else fitting(scale, *pair, job_hours, hours)
             size = min(fit, most or len(seeds))
             for pack in _evenly(seeds, size):
