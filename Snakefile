@@ -41,6 +41,10 @@ report: "workflow/report/overview.rst"
 include: "rules/common.smk"
 
 
+if MAIN:
+    snakemake_internals.share_memory(workflow)
+
+
 if SELECTED.container:
 
     container: SELECTED.container

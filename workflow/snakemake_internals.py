@@ -40,6 +40,13 @@ def outputs(workflow: Any) -> list[str]:
     return [str(path) for job in workflow.dag.needrun_jobs() for path in job.output]
 
 
+def share_memory(workflow: Any) -> None:
+    """Let local jobs share this machine's memory also where `--resources` names other limits, and so takes the profile's place."""
+    local = workflow.is_main_process and workflow.local_exec
+    if local and not any(name.startswith("mem") for name in workflow.global_resources):
+        workflow.register_resource("mem_mb", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 10**6)
+
+
 def sign_lock_files(sign: Callable[[list[str]], None]) -> None:
     """Let a run hand over its lock files as soon as it has written them: no hook is that early, or given their names."""
 

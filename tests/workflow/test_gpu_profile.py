@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import preloaded
 import pytest
 import yte
+from snakemake.resources import Resources
 
 ROOT = Path(__file__).resolve().parents[2]
+MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 10**6
 RUNS = [f"results/paper/runs/tmaze_passive_50/dqn_gpt/seed_{seed}/policy.safetensors" for seed in range(6)]
 TWO_GPUS = "#!/bin/sh\necho 'GPU 0: A (UUID: GPU-a)'\necho 'GPU 1: A (UUID: GPU-b)'\n"
 # All of `recollect run` but the training, with a build of torch that could use a GPU.
@@ -61,8 +65,47 @@ def two_gpus(
 
 def test_jobs_share_the_memory_of_the_machine_as_with_the_default_profile() -> None:
     profile = yte.process_yaml((ROOT / "workflow/profiles/gpu/config.yaml").read_text(), require_use_yte=True)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 10**6
-    assert profile["resources"] == {"gpu": 1, "mem_mb": memory}
+    assert profile["resources"] == {"gpu": 1, "mem_mb": MEMORY}
+
+
+@pytest.fixture
+def share_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """As the Snakefile has it, which imports modules of the workflow from their folder."""
+    monkeypatch.syspath_prepend(str(ROOT / "workflow"))
+    import snakemake_internals
+
+    monkeypatch.delitem(sys.modules, "snakemake_internals")
+    return snakemake_internals.share_memory
+
+
+@pytest.mark.parametrize(
+    ("named", "limit"),
+    [({}, MEMORY), ({"gpu": 4}, MEMORY), ({"mem_mb": 5000}, 5000), ({"mem": "6GB"}, 6000), ({"mem_gb": 7}, None)],
+)
+def test_other_limits_of_the_command_line_do_not_lift_that_of_memory(
+    named: dict[str, Any], limit: int | None, share_memory: Callable[[Any], None]
+) -> None:
+    """For Snakemake, `--resources gpu=4` takes the place of all that a profile says."""
+    limits = Resources.from_mapping(named)
+
+    def registered(name: str, value: int) -> None:
+        limits[name] = value
+
+    workflow = SimpleNamespace(
+        is_main_process=True, local_exec=True, global_resources=limits, register_resource=registered
+    )
+    share_memory(workflow)
+    assert (limits["mem_mb"].value if "mem_mb" in limits else None) == limit
+
+
+@pytest.mark.parametrize(("main", "local"), [(True, False), (False, True)])
+def test_memory_is_no_limit_of_all_jobs_on_a_cluster_or_of_a_job_in_its_own_process(
+    main: bool, local: bool, share_memory: Callable[[Any], None]
+) -> None:
+    limits = Resources.from_mapping({"gpu": 4})
+    workflow = SimpleNamespace(is_main_process=main, local_exec=local, global_resources=limits)
+    share_memory(workflow)
+    assert list(limits) == ["gpu"]
 
 
 @pytest.mark.slow
@@ -77,6 +120,7 @@ def test_local_jobs_get_devices_of_their_own_or_share_them_as_asked(
         "workflow/profiles/gpu",
         "--resources",
         f"gpu={at_once}",
+        "mem_mb=1000000",
         "--cores",
         "64",
         "--config",
