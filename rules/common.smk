@@ -44,6 +44,7 @@ def start():
     alive = stale_lock.clear()
     snakemake_internals.sign_lock_files(partial(stale_lock.sign, alive))
     check_mine_folder()
+    paths.check_roots()
     check_once()
     # The configuration that a module is given may be a part.
     chosen = selection.selection({**selection.default_config(), **config})

@@ -311,7 +311,7 @@ def clean(
         raise UserError("nothing was deleted: nobody can be asked here", where="recollect clean", do="add --yes")
     if yes or typer.confirm("Delete all this for ever?"):
         left = stage.delete(found)
-        print("\n".join([*left, "all else is deleted" if left else "deleted"]))
+        print("\n".join([*left, stage.said_of(found, left)]))
 
 
 @own.command()

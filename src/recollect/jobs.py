@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from recollect.settings.catalogue import own_failure
 from recollect.settings.errors import UserError, as_user_error
 from recollect.settings.still import held_still
 
@@ -32,15 +34,21 @@ def job(threads: int, device: str = "cpu", pack: int = 1, devices: int = 1) -> I
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Do the work of a process; what a user can mend becomes one message and exit status 2."""
+    """Do the work of a process; what a user can mend becomes one message and exit status 2.
+
+    Before an error in own code stands how it came about.
+    """
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("recollect").setLevel(logging.INFO)
     try:
         with held_still():  # a command is about the configuration as it stands when it starts
             yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         said = as_user_error(error)
         if said is None:
-            raise
+            said = own_failure(error)
+            if said is None:
+                raise
+            traceback.print_exception(error)
         print(f"error: {said}", file=sys.stderr)
         sys.exit(2)

@@ -102,7 +102,8 @@ def check_outcome(world: World, outcome: Any) -> tuple[Any, Any]:
     for part, array, may_lack in zip(("rewards", "ends"), outcome, (False, True), strict=True):
         if array is None and may_lack:
             continue
-        if not isinstance(array, np.ndarray) or array.shape != (world.num_envs,) or (may_lack and array.dtype != bool):
+        kinds = "b" if may_lack else "biuf"  # of numpy: truth, whole numbers, floating point
+        if not isinstance(array, np.ndarray) or array.shape != (world.num_envs,) or array.dtype.kind not in kinds:
             what = f"the {part} of {world.num_envs} instances are {_said(array)}"
             raise UserError(what, where=where, do=f"return {wanted}")
     return outcome

@@ -129,6 +129,7 @@ def imported(module: str, what: str, *, where: object) -> ModuleType:
     """Import a module that is called `what` in an error, which also says `where` it is asked for; see `load`."""
     if module not in sys.modules:
         reach_mine()
+    _check_is_mine(module, what)
     try:
         return importlib.import_module(module)
     except UserError:
@@ -148,6 +149,23 @@ def imported(module: str, what: str, *, where: object) -> ModuleType:
         raise CannotImport(said, where=at, do="mend the file") from error
 
 
+def _check_is_mine(module: str, what: str) -> None:
+    """Raise a CannotImport where Python finds another file in place of the one in the user's folder."""
+    mine = mine_folder()
+    wanted = mine.parent.joinpath(*module.split("."))
+    if not module.startswith(f"{mine.name}.") or not wanted.with_suffix(".py").is_file():
+        return
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        spec = None
+    found = spec.origin if spec and spec.origin else getattr(sys.modules.get(mine.name), "__file__", None)
+    if found and not Path(found).resolve().is_relative_to(mine.resolve()):
+        do = f"take it out of PYTHONPATH, start Python anew, or give the folder `{mine.name}` another name (RECOLLECT_MINE)"
+        said = f"{what} is in {shown(wanted.with_suffix('.py'))}, and Python finds another `{mine.name}` before it"
+        raise CannotImport(said, where=found, do=do)
+
+
 def own_line(error: BaseException) -> str | None:
     """The last line of own code that led to an error, `mine/corridor.py:3`; None: none did."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -155,6 +173,23 @@ def own_line(error: BaseException) -> str | None:
         frames.append(traceback.FrameSummary(error.filename, error.lineno, ""))
     last = last_own(frames)
     return None if last is None else f"{shown(Path(last.filename))}:{last.lineno}"
+
+
+def own_failure(error: BaseException) -> UserError | None:
+    """An error in own code as a message that names the line; None: no own code led to it.
+
+    What ends the process counts only where own code says so itself: a run that is stopped may be in the middle of it.
+    """
+    line = own_line(error)
+    if line is None:
+        return None
+    what = f"your code fails: {type(error).__name__}: {error}"
+    if isinstance(error, SystemExit):
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        if last_own([last]) is None and "_sitebuiltins" not in last.filename:  # of `exit()`
+            return None
+        what = f"your code ends the process, with status {error.code!r}"
+    return UserError(what, where=line, do="mend this line, or what it calls, which the lines above name")
 
 
 def last_own(frames: Iterable[traceback.FrameSummary], *also: Path) -> traceback.FrameSummary | None:

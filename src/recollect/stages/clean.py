@@ -136,6 +136,13 @@ def delete(found: Unused) -> list[str]:
     return left
 
 
+def said_of(found: Unused, left: list[str]) -> str:
+    """How a deletion went, of which `left` could not be deleted."""
+    if len(left) == len(found.files):
+        return "nothing was deleted"
+    return "all else is deleted" if left else "deleted"
+
+
 def busy_scales() -> dict[str, Path]:
     """Scales in whose folders a process is at work, each with one such folder."""
     # `**` follows no links, and `*` does: checkpoints may lie on another disk.

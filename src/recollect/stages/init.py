@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -172,6 +173,13 @@ def _write(texts: Mapping[Path, str], where: str) -> None:
         raise UserError(
             "no file is written over", where=f"{where}: {', '.join(there)}", do="choose another name, or move the file"
         )
-    for path, text in texts.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, text.encode())
+    written: list[Path] = []
+    try:
+        for path, text in texts.items():
+            written.append(path)
+            write_bytes(path, text.encode())
+    except BaseException:  # also Ctrl-C: half of a world would be in the way of the next try
+        for path in written:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+        raise

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from recollect.artifacts.checkpoints import POLICIES
+from recollect.settings.errors import UserError
 
 WILDCARDS = {
     "scale": r"[\w-]+",
@@ -55,6 +56,14 @@ class Place:
         text = path.as_posix() if isinstance(path, Path) else Path(path).as_posix()
         found = self._pattern.fullmatch(text)
         return None if found is None else found.groupdict()
+
+
+def check_roots() -> None:
+    """Raise a UserError where `data` or `results` is there and is no folder: nothing could be written below it."""
+    for root in map(Path, ("data", "results")):
+        if (root.exists() or root.is_symlink()) and not root.is_dir():
+            what = f"`{root}` is a {'link that leads nowhere' if root.is_symlink() else 'file, and no folder'}"
+            raise UserError(what, where=root.absolute(), do="move it away: all that the workflow makes lies below it")
 
 
 _DATA, _RESULTS, _CHECKPOINTS = "data/{scale}/{env}", "results/{scale}", "results/{scale}/checkpoints"

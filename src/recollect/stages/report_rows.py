@@ -15,6 +15,7 @@ from recollect.artifacts.sealed import manifest_path, read_json, read_table, sha
 from recollect.evaluation.score_table import final_step
 from recollect.figures.report import CURRENT, ReportFigure, ReportRun, report_page
 from recollect.settings.claims import claims_of
+from recollect.settings.errors import UserError
 from recollect.settings.resolve import (
     environment_mapping,
     figure_settings,
@@ -103,6 +104,7 @@ def _figure(scale: str, name: str) -> ReportFigure:
             title = f"{called[method]} on {_environment_title(scale, env)}, seed {seed}"
             pages[title] = _address(scale, page)
     about = read_json(paths.figure(scale, name, ".json"), kind="figure.json")
+    _check_drawn_together(scale, name, about)
     return ReportFigure(
         about=about,
         category=chosen.category or "Figures",
@@ -112,6 +114,16 @@ def _figure(scale: str, name: str) -> ReportFigure:
         runs=len(runs),
         config=provenance.digest(about["provenance"]["settings"]) if "settings" in about["provenance"] else None,
     )
+
+
+def _check_drawn_together(scale: str, name: str, about: dict[str, Any]) -> None:
+    """Raise a UserError where a file is not the one that the figure's JSON was written with: a drawing may have been stopped."""
+    for suffix in FILES:
+        path = paths.figure(scale, name, suffix)
+        said = about.get("outputs", {}).get(suffix.removeprefix("."))
+        if suffix != ".json" and said != sha256_of(path):
+            what = f"this is not the file that {name}.json was written with: a drawing was stopped, or files were mixed"
+            raise UserError(what, where=path, do=f"draw it again: `recollect figure --scale {scale} --figure {name}`")
 
 
 #: What a row of the report is about, and where it lies: the first that is there.

@@ -11,6 +11,7 @@ from pathlib import Path
 import gymnasium
 import pytest
 
+from recollect.jobs import reported
 from recollect.settings import catalogue
 from recollect.settings.catalogue import declaration, declared, known, module_of, roots
 from recollect.settings.errors import UserError
@@ -222,3 +223,67 @@ print(env.step(1)[1:4], env.step(0)[1:4])
     )
     assert done.stdout == "(1.0, False, False) (0.0, False, True)\n", done.stderr
     assert "mine/Pair-v0" not in gymnasium.registry  # of this process
+
+
+@pytest.fixture
+def failing(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of a name that no other test has: what is imported from it stays in this process."""
+    folder = workdir / f"mine_{workdir.name}"
+    folder.mkdir()
+    monkeypatch.setenv("RECOLLECT_MINE", folder.name)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("return nothing", "your code fails: NameError: name 'nothing' is not defined"),
+        ("return np.zeros(2) @ np.zeros(3)", "your code fails: ValueError: "),
+        ("sys.exit('no')", "your code ends the process, with status 'no'"),
+        ("exit(3)", "your code ends the process, with status 3"),
+    ],
+)
+def test_an_error_in_own_code_is_a_message_that_names_its_line_behind_how_it_came_about(
+    failing: Path, line: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (failing / "rule.py").write_text(f"import sys\nimport numpy as np\ndef update():\n    {line}\n")
+    update = catalogue.imported(f"{failing.name}.rule", "the rule", where="test").update
+    with pytest.raises(SystemExit) as ended, reported():
+        update()
+    assert ended.value.code == 2
+    trace, _, message = capsys.readouterr().err.partition("error: ")
+    assert trace.startswith("Traceback") and line in trace
+    assert message.startswith(said) and f"where: {failing.name}/rule.py:4\n" in message
+
+
+def test_a_run_that_is_stopped_while_own_code_is_at_work_and_an_error_of_ours_stay_as_they_are(failing: Path) -> None:
+    (failing / "loop.py").write_text("def train(save):\n    save()\n")
+    train = catalogue.imported(f"{failing.name}.loop", "the loop", where="test").train
+
+    def stopped() -> None:
+        raise SystemExit(75)
+
+    with pytest.raises(SystemExit) as ended, reported():
+        train(stopped)
+    assert ended.value.code == 75
+    with pytest.raises(ZeroDivisionError), reported():
+        1 / 0  # noqa: B018
+
+
+@pytest.mark.parametrize("other", ["mine/corridor.py", "mine/__init__.py", "mine.py"])
+def test_a_file_of_the_same_name_elsewhere_is_not_run_in_place_of_ones_own(
+    mine: Path, tmp_path: Path, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of another clone that is named in PYTHONPATH."""
+    (mine / "corridor.py").write_text(WORLD)
+    elsewhere = tmp_path / "elsewhere" / other
+    elsewhere.parent.mkdir(parents=True)
+    elsewhere.write_text(WORLD)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "elsewhere"), *sys.path])
+    with pytest.raises(UserError, match="Python finds another `mine` before it") as refused:
+        catalogue.load("world", "corridor", where="test")
+    assert str(elsewhere) in refused.value.where
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
+        del sys.modules[name]

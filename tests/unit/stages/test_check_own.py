@@ -56,6 +56,7 @@ def said(own: Path, changed: str, old: str, new: str, method: str | None = None,
         (PAYS, PAYS.removesuffix(", None"), r"_advance: `_advance` must return two things, and it returned an array"),
         (PAYS, "return 1.0, None", r"_advance: the rewards of 4 instances are a `float`"),
         (PAYS, PAYS.replace("float32", "int64"), r"rewards of 4 instances are int64"),
+        (PAYS, PAYS.replace("float32", "complex64"), r"_advance: the rewards of 4 instances are an array complex64"),
         (PAYS, PAYS.replace("None", "self._cell_B"), r"the ends of 4 instances are an array int16"),
         (PAYS, PAYS.replace(", None", ", self.nothing"), r"corridor\.py:\d+: `_advance` fails with AttributeError"),
         (

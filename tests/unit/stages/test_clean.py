@@ -20,7 +20,7 @@ from recollect.artifacts.sealed import manifest_path, sealing, write_table
 from recollect.cli import app
 from recollect.settings.errors import UserError
 from recollect.stages import paths
-from recollect.stages.clean import Unit, delete, unused
+from recollect.stages.clean import Unit, delete, said_of, unused
 from recollect.stages.plan import plan
 from recollect.stages.snakemake_records import ALIVE
 from recollect.stages.sweep import sweep
@@ -172,6 +172,7 @@ def test_a_scale_in_which_a_process_is_at_work_is_left_alone(few: Path) -> None:
         assert unused().files == {} and "left alone: scale smoke" in unused().text()
         (said,) = delete(found)  # it began after the list was made
         assert "a process is at work" in said and all(path.is_file() for path in files)
+        assert said_of(found, [said]) == "nothing was deleted"
     with run_lock(paths.run_folder("smoke", MAZE, "dqn_ff", 7)):
         assert unused().files == {}
     Path("results/smoke/checkpoints").rename("disk")

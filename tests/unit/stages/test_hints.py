@@ -12,6 +12,7 @@ from recollect import api
 from recollect.settings.catalogue import check_mine_folder
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import environment_mapping
+from recollect.stages.paths import check_roots
 from recollect.stages.selection import check_rules, check_targets, chosen_figures, default_config, selection
 
 RULES = ("all", "report", "inspect", "claims")
@@ -146,6 +147,24 @@ def test_what_jobs_make_is_not_refused() -> None:
     )
     check_targets([f"data/smoke/dark_room_7x7/{name}" for name in ("histories.safetensors", "radt/memory.faiss")])
     check_targets(["data/smoke/models/tiles/accuracy.json"])
+
+
+def test_a_file_or_a_dead_link_in_the_place_of_a_folder_that_is_written_to_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_roots()
+    Path("results").touch()
+    with pytest.raises(UserError, match="`results` is a file, and no folder") as refused:
+        check_roots()
+    assert refused.value.where == str(tmp_path / "results")
+    Path("results").unlink()
+    Path("disk").mkdir()
+    Path("results").symlink_to("disk")  # as of those whose results lie on another disk
+    check_roots()
+    Path("disk").rmdir()
+    with pytest.raises(UserError, match="`results` is a link that leads nowhere"):
+        check_roots()
 
 
 def test_a_folder_of_own_code_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

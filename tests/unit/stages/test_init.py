@@ -120,3 +120,18 @@ def test_no_file_is_written_over(mine: Path) -> None:
     with pytest.raises(UserError, match="no file is written over"):
         init("world", "hall", "smoke")
     assert [path.name for path in mine.rglob("*")] == ["hall.py"]
+
+
+@pytest.mark.parametrize("in_the_way", ["config", "config/environments"])
+def test_where_one_file_cannot_be_written_none_stays_and_the_same_command_works_later(
+    mine: Path, in_the_way: str
+) -> None:
+    stands = mine / in_the_way
+    stands.parent.mkdir(parents=True)
+    stands.touch()
+    with pytest.raises(UserError, match="cannot be written"):
+        init("world", "hall", "smoke")
+    assert not (mine / "hall.py").exists()
+    stands.unlink()
+    init("world", "hall", "smoke")
+    assert (mine / "hall.py").is_file()

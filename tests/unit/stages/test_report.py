@@ -16,7 +16,7 @@ from made_results import MAZE, ROOM, SCALE, configure, last_score, method_change
 from typer.testing import CliRunner
 
 from recollect.artifacts.scores import concat_scores, scores_frame
-from recollect.artifacts.sealed import manifest_path, read_json, read_table, verify, write_table
+from recollect.artifacts.sealed import manifest_path, read_json, read_table, sealing, verify, write_table
 from recollect.cli import app
 from recollect.figures.report import COLUMNS, duration
 from recollect.settings.errors import UserError
@@ -232,6 +232,16 @@ def test_a_missing_figure_and_a_corrupted_run_are_refused_and_no_page_is_written
     with pytest.raises(UserError, match="cut short"):
         report(SCALE, [few])
     assert not paths.report(SCALE).exists()
+
+
+def test_a_picture_of_another_drawing_than_its_words_is_refused(few: str) -> None:
+    """As after a disk that became full, or a kill, between the files of a figure that is drawn anew."""
+    path = paths.figure(SCALE, few, ".png")
+    with sealing(path, kind="figure.png") as temporary:
+        temporary.write_bytes(b"another picture")
+    with pytest.raises(UserError, match=f"not the file that {few}.json was written with") as refused:
+        report(SCALE, [few])
+    assert refused.value.where == str(path)
 
 
 def test_the_command_writes_the_named_figures(few: str) -> None:
