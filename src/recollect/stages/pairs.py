@@ -140,6 +140,8 @@ def _check_scores(scale: str, figure: FigureSettings) -> None:
     if not ours or declaration("figure", figure.kind, "READS") not in (None, "scores"):
         return
     for option, (env, split) in product(("metric", "normalised"), dict.fromkeys(_splits(figure))):
+        if split == LEARNING and not _logs_known_metrics(scale, env, figure.methods):
+            continue
         given = figure.options.get(option) or ()
         for metric in [given] if isinstance(given, str) else given:
             if metric not in ALWAYS and metric not in (known := _metrics(scale, env, split)):
@@ -161,6 +163,15 @@ def _tasks_played(scale: str, env: str, method: str, split: str) -> int:
     judged = {**environment.evaluation.model_dump(), **section(method_mapping(scale, env, method), "evaluation")}
     tasks = len(registry.tasks(environment.world, environment.options, split))
     return min(tasks, int(judged["episodes"])) if judged["protocol"] == "episodic" else tasks
+
+
+def _logs_known_metrics(scale: str, env: str, methods: Sequence[str]) -> bool:
+    """Whether world and methods are files of this package: what others log while they learn only they know."""
+    modules = [module_of("world", str(environment_mapping(scale, env).get("world")), where=f"environment '{env}'")]
+    for method in methods:
+        algorithm = str(method_mapping(scale, env, method).get("algorithm"))
+        modules.append(module_of("method", algorithm, where=f"method '{method}'"))
+    return all(module.startswith("recollect.") for module in modules)
 
 
 def _metrics(scale: str, env: str, split: str) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -402,6 +403,18 @@ def test_metrics_that_an_environment_lists_are_taken(mine: Path) -> None:
     scale.write_text(fast_yaml.dump({"extends": "smoke", "description": "-", "seeds": [0], "environments": at}))
     file.write_text(fast_yaml.dump(content))
     check_figure("measured", "own")
+
+
+def test_what_an_own_world_or_method_logs_while_it_learns_may_be_drawn(
+    mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_world(mine, "")
+    file = mine / "config/figures/own.yaml"
+    content = fast_yaml.load(file.read_text()) | {"options": {"metric": "rooms_seen"}}
+    for kind, refused in (("curve_panels", False), ("bars", True)):  # of a final evaluation all metrics are known
+        file.write_text(fast_yaml.dump(content | {"kind": kind}))
+        with pytest.raises(UserError, match="no metric 'rooms_seen'") if refused else nullcontext():
+            check_figure("smoke", "own")
 
 
 def test_normalised_returns_are_metrics_and_rows_are_of_tasks_that_are_played() -> None:
