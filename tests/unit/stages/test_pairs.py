@@ -405,9 +405,7 @@ def test_metrics_that_an_environment_lists_are_taken(mine: Path) -> None:
     check_figure("measured", "own")
 
 
-def test_what_an_own_world_or_method_logs_while_it_learns_may_be_drawn(
-    mine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_own_world_or_method_logs_while_it_learns_may_be_drawn(mine: Path) -> None:
     a_world(mine, "")
     file = mine / "config/figures/own.yaml"
     content = fast_yaml.load(file.read_text()) | {"options": {"metric": "rooms_seen"}}
