@@ -5,8 +5,9 @@ that the language model has a token for. Its vector is the mean of the text enco
 in them, neither it nor they of length one; stored rows are (retrieval is by cosine).
 
 Differences from the released code: words are kept once where several ids of CLIP have the same string (only pieces that are
-no text do); vectors of words that the language model does not know are never computed. What matches is an option: released
-code compares CLIP's strings as they are, and those that end a word end in a space, so "maze" or "corridor" are lost
+no text do); vectors of words that the language model does not know are never computed; texts are read in float32, where the
+released program, on its GPU, reads them and takes the means over templates in float16. What matches is an option: released code
+compares CLIP's strings as they are, and those that end a word end in a space, so "maze" or "corridor" are lost
 (`exact`); `stripped` and `cased` find them.
 
 Source: SHELM (arXiv 2306.09312) and its released `prepare_embeddings`; specification 3.3.
