@@ -18,6 +18,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -150,20 +151,24 @@ def imported(module: str, what: str, *, where: object) -> ModuleType:
 
 
 def _check_is_mine(module: str, what: str) -> None:
-    """Raise a CannotImport where Python finds another file in place of the one in the user's folder."""
+    """Raise a CannotImport where Python finds another file, of other text, in place of the one in the user's folder."""
     mine = mine_folder()
-    wanted = mine.parent.joinpath(*module.split("."))
-    if not module.startswith(f"{mine.name}.") or not wanted.with_suffix(".py").is_file():
+    wanted = mine.parent.joinpath(*module.split(".")).with_suffix(".py")
+    if not module.startswith(f"{mine.name}.") or not wanted.is_file():
         return
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
         spec = None
     found = spec.origin if spec and spec.origin else getattr(sys.modules.get(mine.name), "__file__", None)
-    if found and not Path(found).resolve().is_relative_to(mine.resolve()):
-        do = f"take it out of PYTHONPATH, start Python anew, or give the folder `{mine.name}` another name (RECOLLECT_MINE)"
-        said = f"{what} is in {shown(wanted.with_suffix('.py'))}, and Python finds another `{mine.name}` before it"
-        raise CannotImport(said, where=found, do=do)
+    if not found or Path(found).resolve() == wanted.resolve():
+        return
+    with suppress(OSError):  # gone since it was imported
+        if Path(found).read_bytes() == wanted.read_bytes():
+            return
+    do = f"take it out of PYTHONPATH, start Python anew, or give the folder `{mine.name}` another name (RECOLLECT_MINE)"
+    said = f"{what} is in {shown(wanted)}, and Python finds another `{mine.name}` before it"
+    raise CannotImport(said, where=found, do=do)
 
 
 def own_line(error: BaseException) -> str | None:

@@ -14,12 +14,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from processes import runs, wait_until
 
-from recollect.artifacts import lease
+from recollect.artifacts import lease, lock
 from recollect.artifacts.lease import device_lease, parse_nvidia_smi
 from recollect.artifacts.lock import SharedLock, held, run_lock, worker
 from recollect.settings.errors import UserError
@@ -69,8 +71,10 @@ def line(process: subprocess.Popen) -> str:
 def test_a_second_holder_is_refused_by_name_and_gets_it_when_the_first_is_killed(tmp_path: Path, start) -> None:
     holder = start(HOLD_LOCK, tmp_path, 60)
     assert line(holder) == "held"
+    asked = time.monotonic()
     with pytest.raises(UserError) as caught, run_lock(tmp_path):
         pass
+    assert time.monotonic() - asked < lock._ORPHANS_SECONDS / 2  # what lives is not waited for
     assert f"pid {holder.pid}" in caught.value.what and os.uname().nodename in caught.value.what
     assert f"kill {holder.pid}" in caught.value.do
     holder.send_signal(signal.SIGKILL)
@@ -162,6 +166,36 @@ def test_what_a_holder_that_let_go_left_behind_is_waited_for(tmp_path: Path) -> 
         assert time.monotonic() - began > 0.1
 
 
+def test_a_lock_is_shared_by_whatever_path_its_folder_is_named(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for held_as, shared_as in ((tmp_path / "a", "a"), ("a", tmp_path / "a"), ("a", "a/../a")):
+        with run_lock(held_as):
+            assert SharedLock(shared_as).descriptor is not None
+        assert SharedLock(shared_as).descriptor is None
+
+
+def test_another_process_is_given_a_lock_that_its_own_children_do_not_inherit_or_none(tmp_path: Path) -> None:
+    assert ForkingPickler.loads(ForkingPickler.dumps(SharedLock(tmp_path))) is None  # of a folder that is not held
+    number = os.open(tmp_path, os.O_RDONLY)
+    try:
+        os.set_inheritable(number, True)  # as a process that is spawned gets it
+        assert lock._received(SimpleNamespace(detach=lambda: number)) == number
+        assert not os.get_inheritable(number)
+    finally:
+        os.close(number)
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.EACCES])
+def test_a_lock_that_another_holds_is_told_in_either_way_from_one_that_cannot_be(
+    number: int, tmp_path: Path, monkeypatch
+) -> None:
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert lock.take(0, tmp_path) is False
+
+
 ORPHAN = """
 import os, sys, time
 from recollect.artifacts.lock import dies_with_parent, dies_with_scheduler
@@ -208,6 +242,39 @@ def test_a_process_whose_parent_was_killed_before_it_could_ask_ends_too(tmp_path
         parent.kill()
         parent.wait()
         wait_until(lambda: not runs(late), "it ends, too")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the parent-death signal is Linux's own")
+def test_a_process_whose_parent_is_another_than_the_one_that_started_it_ends(start) -> None:
+    """Whoever takes in orphans need not be process 1."""
+    late = start(ORPHAN.format(call="dies_with_parent(parent=os.getppid() + 1)"))
+    assert late.wait(timeout=30) == -signal.SIGTERM
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the parents of a process are known from /proc")
+def test_a_job_ends_with_its_scheduler_though_another_process_gets_its_number(monkeypatch) -> None:
+    ended, told = threading.Event(), iter(["5", "5", "5", "9", "9", "9"])  # when it began; then it has ended
+
+    def refused(pid: int) -> None:
+        raise PermissionError(errno.EPERM, "refused")
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    monkeypatch.setattr(lock, "_ancestor", lambda name: 1)
+    monkeypatch.setattr(lock, "_lives_since", lambda pid: next(told, None))
+    monkeypatch.setattr(lock, "_WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(lock.stopping, "end_at_once", ended.set)
+    lock.dies_with_scheduler()
+    assert ended.wait(30) and list(told) == ["9", "9"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are known from /proc")
+def test_a_process_is_known_by_when_it_began_and_one_that_nobody_waited_for_has_ended() -> None:
+    with subprocess.Popen(["sleep", "60"]) as later:
+        since = lock._lives_since(later.pid)
+        assert since is not None and since == lock._lives_since(later.pid) != lock._lives_since(os.getpid())
+        later.kill()
+        wait_until(lambda: lock._lives_since(later.pid) is None, "it has ended")
+    assert lock._lives_since(later.pid) is None
 
 
 @pytest.mark.quick("True")

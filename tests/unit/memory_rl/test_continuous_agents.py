@@ -14,7 +14,7 @@ import torch
 from playing import play
 
 from recollect.artifacts.run import Run
-from recollect.common.contract import Facts, Inputs
+from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.learning_curve import make_worlds
 from recollect.memory_rl import sac, td3
 from recollect.memory_rl.continuous_actor_critic import normal
@@ -203,8 +203,9 @@ def test_the_density_of_a_squashed_gaussian_integrates_to_one() -> None:
     noise = (raw[:, None] - 0.3) / math.exp(-0.4)
     action, log_pi = sac.drawn(outputs.expand(len(raw), 2), noise)
     assert float(torch.trapezoid(log_pi.exp(), action[:, 0])) == pytest.approx(1.0, abs=1e-4)
-    extreme = sac.drawn(torch.tensor([[60.0, 9.0]]), torch.ones(1, 1))
-    assert bool(torch.isfinite(extreme[1]).all())
+    for mean in (60.0, -60.0):
+        extreme = sac.drawn(torch.tensor([[mean, 9.0]]), torch.ones(1, 1))
+        assert bool(torch.isfinite(extreme[1]).all())
 
 
 @pytest.mark.parametrize(("asked", "used"), [(-30.0, -20.0), (-20.0, -20.0), (1.5, 1.5), (9.0, 2.0)])
@@ -241,6 +242,37 @@ def test_exploration_stays_in_the_box_and_is_random(method: Any) -> None:
     action = learner.explore(outputs, np.zeros(5000), np.random.default_rng(0))
     spread = action.std(0) if method is td3 else np.arctanh(action).std(0)
     np.testing.assert_allclose(spread, 0.1 if method is td3 else 0.3, rtol=0.05)
+    assert abs(np.corrcoef(action.T)[0, 1]) < 0.1  # each number of an action has noise of its own
+
+
+READ_BY_TARGETS: list[tuple[Any, bool, set[str]]] = [
+    (td3, True, {"actor", "critics"}),
+    (td3, False, {"actor", "critics", "critic_encoder"}),
+    (sac, True, {"actor", "critics"}),
+    (sac, False, {"critics", "critic_encoder"}),  # its next actions are the online actor's
+]
+
+
+@pytest.mark.parametrize(("method", "shared", "read"), READ_BY_TARGETS)
+def test_there_is_no_copy_that_no_target_reads(method: Any, shared: bool, read: set[str]) -> None:
+    learner = getattr(method, name_of(method).upper())(
+        small(method, shared_encoder=shared), FACTS, seed=0, device="cpu"
+    )
+    assert {name.partition(".")[0] for name in learner.target.state_dict()} == read
+
+
+@pytest.mark.parametrize(("method", "outputs"), [(td3, 1), (sac, 2)])
+def test_a_policy_is_loaded_again_whose_outputs_for_each_number_of_an_action_are_one_or_a_deviation_beside_it(
+    method: Any, outputs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_worlds.install(monkeypatch)
+    settings = settings_of(method, small(method))
+    facts = facts_of(settings.environment)
+    actor = method.make_actor_critic(settings.method.hyperparameters, facts, seed=0).actor
+    arrays = {name: value.numpy() for name, value in actor.state_dict().items()}
+    loaded = method.load_policy(settings, arrays, Inputs())
+    assert loaded.arrays().keys() == arrays.keys()
+    assert len(arrays["head.last.weight"]) == outputs * facts.action_size
 
 
 def test_the_warm_ups_actions_fill_the_box(monkeypatch: pytest.MonkeyPatch) -> None:

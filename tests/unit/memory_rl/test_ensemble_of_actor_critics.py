@@ -66,6 +66,11 @@ def members_of(kind: str, algorithm: Any, device: str = "cpu", **changes: Any) -
 @pytest.mark.parametrize(("kind", "algorithm", "changes"), VARIANTS)
 def test_updates_made_together_are_those_of_each_run_alone(kind: str, algorithm: Any, changes: dict[str, Any]) -> None:
     alone, together = (members_of(kind, algorithm, **changes) for _ in range(2))
+    for trainers in (alone, together):
+        for number, trainer in enumerate(trainers):
+            temperature = getattr(trainer.learner.online, "log_alpha", None)
+            if temperature is not None:
+                temperature.data.fill_(-number)  # each has learned one of its own
     ensemble = Ensemble(together)
     for _ in range(3):
         ensemble.update()

@@ -221,6 +221,7 @@ READ_BY_TARGETS: list[tuple[dict[str, Any], set[str]]] = [
     ({}, {"critics"}),
     ({"target_encoder": True}, {"critics", "actor"}),
     ({"shared_encoder": False}, {"critics", "critic_encoder"}),
+    ({"shared_encoder": False, "target_encoder": True}, {"critics", "critic_encoder"}),
     ({"shared_encoder": False, "critics_first": True}, {"critics", "critic_encoder"}),
 ]
 
@@ -273,13 +274,13 @@ def test_the_logarithm_of_a_chance_is_its_own_down_to_1e_8_and_then_finite() -> 
     online, target = online_and_target(hp)
     with torch.no_grad():
         online.actor.head.last.weight.zero_()
-    for rest in (-13.0, -200.0):
+    for rest, near in ((-13.0, 0.02), (-17.0, 0.08), (-200.0, 0.02)):  # beside a chance of almost 1, which is rounded
         with torch.no_grad():
             online.actor.head.last.bias.copy_(torch.tensor([0.0, rest, rest, rest]))
         loss, metrics = loss_of(online, target, random_batch(), hp)
         chance = math.exp(rest) / (1 + 3 * math.exp(rest))
         entropy = -3 * chance * math.log(chance) - (1 - 3 * chance) * math.log1p(-3 * chance)
-        assert float(metrics["entropy"]) == pytest.approx(entropy, rel=0.02, abs=1e-12)
+        assert float(metrics["entropy"]) == pytest.approx(entropy, rel=near, abs=1e-12)
         assert math.isfinite(float(loss.detach()))
 
 
@@ -291,6 +292,13 @@ def test_exploration_draws_from_the_policy() -> None:
     draws = np.random.default_rng(0)
     action_B = SACD(small(), FACTS, seed=0, device="cpu").explore(logits, np.zeros(20_000), draws)
     np.testing.assert_allclose(np.bincount(action_B, minlength=4) / 20_000, logits[0].softmax(-1), atol=0.01)
+
+
+def test_exploration_draws_from_a_policy_of_large_outputs_too() -> None:
+    learner, outputs = SACD(small(), FACTS, seed=0, device="cpu"), torch.tensor([0.0, 0.0, 2000.0, 0.0])
+    drawn = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
+    assert learner.explored(outputs.expand(3, 4), drawn).tolist() == [2, 2, 2]
+    assert [learner.explore_one(outputs.numpy(), 0, np.random.default_rng(seed)) for seed in range(3)] == [2, 2, 2]
 
 
 def test_continuous_actions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

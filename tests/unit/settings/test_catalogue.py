@@ -278,7 +278,7 @@ def test_a_file_of_the_same_name_elsewhere_is_not_run_in_place_of_ones_own(
     (mine / "corridor.py").write_text(WORLD)
     elsewhere = tmp_path / "elsewhere" / other
     elsewhere.parent.mkdir(parents=True)
-    elsewhere.write_text(WORLD)
+    elsewhere.write_text(f"{WORLD}# another\n")
     for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "path", [str(tmp_path / "elsewhere"), *sys.path])

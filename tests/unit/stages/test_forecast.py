@@ -82,6 +82,47 @@ def test_a_forecast_of_two_runs_is_what_a_person_reckons(made: Path) -> None:
     assert "2 jobs at a time" in cost.text() and "measured 1" in cost.text() and "recorded 2" in cost.text()
 
 
+def test_what_a_forecast_says_adds_up(made: Path) -> None:
+    said = forecast("smoke", ["two", "one"], devices=2, measured=GENERATED).text()
+    disk = next(line for line in said.splitlines() if line.startswith("disk "))
+    expected = """
+        2 figures at scale smoke: 5 jobs
+
+        jobs count CPU time from
+        run 2 36 min recorded 2
+        generate 1 2 min measured 1
+        figure 2 30 s recorded 2
+        all 5 38 min
+
+        figure jobs time not shared
+        two 4 38 min 15 s
+        one 4 38 min 15 s
+
+        wall time 20 min with 2 jobs at a time
+        DISK
+        memory 2.0 GB for the largest job (asked for by the rules)
+
+        4% of the time is measured: the same job was finished here
+        96% of the time is recorded: from jobs that were finished on made up, by operations and passes
+    """
+    lines = [" ".join(line.split()) for line in said.replace(disk, "DISK").splitlines()]
+    assert lines == [" ".join(line.split()) for line in expected.strip().splitlines()]
+
+
+def test_a_forecast_names_what_it_reckons_with(made: Path) -> None:
+    one = forecast("smoke", ["one"], measured={}).text()
+    assert "1 figure at scale smoke: 4 jobs\n" in one and "with 1 job at a time\n" in one
+    assert "tries" not in one and "GPU" not in one and "network" not in one and "packages" not in one
+    for devices, named in ((1, "1 GPU"), (2, "2 GPUs")):
+        cost = forecast("paper", ["one"], devices=devices, measured=GENERATED)
+        said = [" ".join(line.split()) for line in cost.text().splitlines()]
+        assert any(line.endswith(f"with {named}, CPU jobs beside them") for line in said)
+        learned, rest = (said_time(cost.seconds(gpu=gpu)) for gpu in (True, False))
+        assert f"all 4 {learned} {rest}" in said and f"run 2 {learned} 0 s assumed 2" in said
+        assert f"generate 1 0 s {said_time(cost.estimates[GENERATE._replace(scale='paper')].seconds)} scaled 1" in said
+        assert any(f"2 jobs of more than the {default_selection().job_hours:g} hours of a try" in line for line in said)
+
+
 def test_a_notebook_that_changes_a_setting_gets_another_forecast(workdir: Path) -> None:
     path = workdir / "config/scales/smoke.yaml"
     before = forecast("smoke", [f"radt_{ROOM}"], measured={}).seconds()
@@ -301,10 +342,28 @@ def test_a_job_whose_work_is_not_counted_takes_the_seconds_of_its_name_or_of_its
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0, "0 s"), (89, "89 s"), (140, "2 min"), (5399, "90 min"), (9000, "2.5 h"), (9e6, "2,500 h")]
+    ("seconds", "said"),
+    [
+        (0, "0 s"),
+        (89, "89 s"),
+        (91, "2 min"),
+        (140, "2 min"),
+        (5399, "90 min"),
+        (5401, "1.5 h"),
+        (9000, "2.5 h"),
+        (36_001, "10 h"),
+        (9e6, "2,500 h"),
+    ],
 )
 def test_a_time_is_said_in_its_own_unit(seconds: float, said: str) -> None:
     assert said_time(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(999, "999 B"), (12_000, "12 kB"), (3.4e8, "340 MB"), (7e9, "7 GB"), (1.25e12, "1.2 TB")]
+)
+def test_a_size_is_said_in_its_own_unit_of_a_thousand_of_the_next(count: float, said: str) -> None:
+    assert said_bytes(count) == said
 
 
 def test_a_run_shared_by_two_figures_is_counted_once(made: Path) -> None:
@@ -377,6 +436,13 @@ def test_a_part_that_ran_here_does_not_stand_for_the_whole_job(made: Path) -> No
     tried = {learned: took(learned, 7.0, 0.0)}  # as `--measure` does, which knows no memory
     assert memory_of_largest(alone, known | tried) == (asks, False)
     assert memory_of_largest(alone, {**known, learned: took(learned, 7.0, 640.0)}) == (640.0, True)
+    other = learned._replace(seed="1")  # of two seeds the one that took most, whichever ended first
+    assert (
+        memory_of_largest(alone, {**known, learned: took(learned, 7.0, 640.0), other: took(other, 7.0, 630.0)})[0]
+        == 640
+    )
+    both = Plan({job: (), job._replace(seed="1"): ()}, {"one": (job,)})
+    assert memory_of_largest(both, {}, {job: 3}) == (3 * asks, False)
 
 
 @pytest.mark.usefixtures("in_the_repository")
@@ -422,6 +488,12 @@ def test_a_finished_job_counts_only_with_todays_settings_and_if_it_was_timed_who
     leave(today, resumed=True)
     assert measurements() == {}
     leave("other")
+    assert measurements() == {}
+
+
+def test_the_record_of_what_is_configured_no_more_counts_for_nothing(made: Path) -> None:
+    for job in (Job("train", "smoke", "no_such_world", "dt", "0"), Job("no_such_stage", "smoke", ROOM)):
+        write_json(records.place(job), took(job, 42.0)._asdict(), kind=records.KIND)
     assert measurements() == {}
 
 
@@ -519,6 +591,8 @@ def test_hours_of_a_job_on_several_gpus_count_for_each_of_them(workdir: Path) ->
     spent = [many.estimates[job].seconds for job in (one, eight)]
     assert many.seconds([one, eight], gpu=True) == few.seconds([one, eight], gpu=True) == spent[0] + 8 * spent[1]
     assert many.wall >= sum(spent)  # the eight are no longer free for the other
+    alone = forecast("smoke", ["eight"], devices=8, device="cpu")  # where there are no GPUs none is counted eight times
+    assert alone.seconds([one, eight]) == sum(alone.estimates[job].seconds for job in (one, eight)) and not alone.gpus
 
 
 def test_no_devices_are_refused(workdir: Path) -> None:
@@ -589,6 +663,8 @@ def test_what_goes_with_the_end_of_a_run_is_counted_for_the_jobs_that_run_at_onc
     scratch = one.estimates[Job("run", *RUN)].scratch
     assert scratch == 3 * 3 * one.estimates[Job("run", *RUN)].disk  # three checkpoints, of policy and optimiser
     assert [cost.text().count("of checkpoints while jobs run") for cost in (one, two)] == [1, 1]
+    kept = said_bytes(scratch)
+    assert f", and {kept} of checkpoints" in one.text() and f", and {kept} of checkpoints" not in two.text()
     assert (
         f"{2 * scratch / 1e3:,.0f} kB of checkpoints" in two.text() or f"{2 * scratch / 1e6:,.0f} MB of" in two.text()
     )

@@ -5,17 +5,20 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fast_yaml
+import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete, MultiBinary
 
 from recollect import api
 from recollect.figures import registry
 from recollect.settings.catalogue import CannotImport
 from recollect.settings.errors import UserError
 from recollect.settings.still import held_still, prepare
-from recollect.stages import check, forecast, selection, why
+from recollect.stages import check, forecast, pairs, selection, why
 from recollect.stages.pairs import _tasks_played, check_figure, check_pair, check_splits
 from recollect.stages.plan import plan
 from recollect.stages.train import train
@@ -457,3 +460,100 @@ def test_rows_of_a_split_that_no_run_is_evaluated_on_are_refused(mine: Path) -> 
     file.write_text(fast_yaml.dump(content))
     with pytest.raises(UserError, match="evaluated on eval, and not on 'train'"):
         check_splits("smoke", "own")
+
+
+def test_a_policy_that_is_played_otherwise_and_an_own_method_have_a_learning_curve_as_far_as_it_is_known(
+    mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_figure(mine, "dark_room_10x10", "radt.greedy")
+    file = mine / "config/figures/own.yaml"
+    file.write_text(fast_yaml.dump({**fast_yaml.load(file.read_text()), "kind": "curve_panels"}))
+    with pytest.raises(UserError, match=r"'radt\.greedy' has no learning curve .*: it plays the policy of 'radt'"):
+        check_figure("smoke", "own")
+    file.write_text(file.read_text().replace("radt.greedy", "dt"))
+    with pytest.raises(UserError, match="it learns from histories"):
+        check_figure("smoke", "own")
+    monkeypatch.setattr(pairs, "module_of", lambda *of, **where: "mine_of_pairs.method")
+    check_figure("smoke", "own")  # only its own code says when it is evaluated
+
+
+def test_only_of_scores_is_a_split_asked_and_a_method_may_have_splits_of_its_own(mine: Path) -> None:
+    a_figure(mine, "tmaze_passive_5", "dqn_lstm")
+    file = mine / "config/figures/own.yaml"
+    content = fast_yaml.load(file.read_text())
+    file.write_text(fast_yaml.dump({**content, "kind": "training_metrics"}))
+    check_splits("smoke", "own")  # which draws what was logged, of the split `train`
+    file.write_text(fast_yaml.dump({**content, "kind": "bars"}))
+    check_splits("smoke", "own")
+    method = Path("config/methods/dqn_lstm.yaml")
+    judged = {**fast_yaml.load(method.read_text()), "evaluation": {"splits": ["train"]}}
+    method.write_text(fast_yaml.dump(judged))
+    with pytest.raises(UserError, match="evaluated on train, and not on 'eval'"):
+        check_splits("smoke", "own")
+
+
+GROUPS: dict[str, Any] = {
+    "A": {"split": "train", "environments": ["a"]},
+    "B": {"environments": ["b"]},
+    "C": {"split": None, "environments": ["c"]},
+}
+ROWS = [("a", "eval"), ("a", "train"), ("b", "train")]
+SPLITS: list[tuple[str, dict[str, Any], list[tuple[str, str]]]] = [
+    ("result_table", {"groups": {**GROUPS, "D": 1}}, [("a", "train"), ("b", "eval")]),
+    ("score_rows", {"panels": {"A": {"a": "", "a/train": "", "b/train/0": ""}, "B": 1}}, ROWS),
+    ("score_rows", {"panels": {}}, [("a", "eval"), ("b", "eval")]),
+    ("bars", {"split": ["eval", "train"]}, [(env, split) for env in "ab" for split in ("eval", "train")]),
+    ("bars", {"split": None}, []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "options", "drawn"), SPLITS)
+def test_the_splits_that_a_figure_draws_are_those_of_its_groups_its_rows_or_the_whole(
+    kind: str, options: dict[str, Any], drawn: list[tuple[str, str]]
+) -> None:
+    """What is no mapping its kind refuses."""
+    figure: Any = SimpleNamespace(kind=kind, options=options, environments=["a", "b"])
+    assert list(pairs._splits(figure)) == drawn
+
+
+@pytest.mark.parametrize(
+    ("seen", "acts", "spaces"),
+    [
+        (Box(0, 255, (5, 4, 3), np.uint8), Discrete(3), ("discrete", "images")),
+        (Box(0, 1, (5, 4, 3), np.float32), Box(-1, 1, (2,)), ("continuous", "numbers")),
+        (Box(0, 255, (128,), np.uint8), MultiBinary(4), ("bits", "numbers")),  # the memory of a console
+    ],
+)
+def test_images_are_three_axes_of_bytes_and_one_world_of_one_task_says_so(
+    seen: Any, acts: Any, spaces: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+
+    def make_world(world: str, options: Any, tasks: Any, seeds: Any) -> Any:
+        calls.append((len(tasks), len(seeds)))
+        close = lambda: calls.append("closed")  # noqa: E731
+        return SimpleNamespace(single_observation_space=seen, single_action_space=acts, close=close)
+
+    monkeypatch.setattr(pairs.registry, "tasks", lambda world, options, split: [0, 1, 2])
+    monkeypatch.setattr(pairs.registry, "make_world", make_world)
+    assert pairs._spaces(f"made up {spaces}", "{}", "eval") == spaces
+    assert calls == [(1, 1), "closed"]
+
+
+def test_a_source_is_asked_what_it_plays_as_a_method_is_and_no_world_of_another_environment_of_packages(
+    mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pairs, "_spaces", lambda *of: pairs.Spaces("continuous", "numbers"))
+    path = Path("config/environments/dark_room_10x10.yaml")
+    environment = fast_yaml.load(path.read_text())
+    del environment["source"]["algorithm"]  # `ppo` where none is named
+    path.write_text(fast_yaml.dump(environment))
+    with pytest.raises(UserError, match="the source of histories 'ppo' plays discrete actions"):
+        check_pair("smoke", "dark_room_10x10", "dt")
+    Path("config/environments/apart.yaml").write_text(fast_yaml.dump({**environment, "family": "minigrid"}))
+    check_pair("smoke", "apart", "dt")
+
+
+def test_a_method_that_plays_does_not_see_what_is_encoded_beforehand(mine: Path) -> None:
+    with pytest.raises(UserError, match="learns from what it plays, and this environment encodes its images"):
+        check_pair("smoke", "procgen", "sacd_gpt")

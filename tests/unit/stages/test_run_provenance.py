@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fast_yaml
@@ -272,6 +273,88 @@ def test_the_style_concerns_figures_only(monkeypatch: pytest.MonkeyPatch) -> Non
     assert changed(before, texts()) == {"figure"}
 
 
+def test_what_a_page_shows_concerns_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = STYLE_FILE.parent
+    files = {path.name for suffix in ("html", "css", "js") for path in folder.glob(f"*.{suffix}")}
+    assert {path.name for path in provenance.TEMPLATES} == files - {"report.html"}
+    seen = [provenance.page_text("demo", ROOM, "dt")]
+    edit_config(f"environments/{ROOM}", lambda c: c.update(title="another room"))
+    seen.append(provenance.page_text("demo", ROOM, "dt"))
+    edit_config("methods/dt", lambda c: c.update(title="another method"))
+    seen.append(provenance.page_text("demo", ROOM, "dt"))
+    edit_config("scales/demo", lambda c: c.update(wiring_test=True))
+    seen.append(provenance.page_text("demo", ROOM, "dt"))
+    Path("page.js").write_text("other();")
+    monkeypatch.setattr(provenance, "TEMPLATES", [Path("page.js"), *provenance.TEMPLATES[1:]])
+    seen.append(provenance.page_text("demo", ROOM, "dt"))
+    assert len(set(seen)) == 5
+
+
+def test_what_a_scale_says_of_its_numbers_concerns_figures_and_their_pages_do_not(monkeypatch) -> None:
+    def text() -> str:
+        return provenance.figure_text("demo", "radt_dark_room_10x10")
+
+    def of_figure(content: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = content["figures"]["radt_dark_room_10x10"]
+        return found
+
+    seen = [text()]
+    edit_config("scales/demo", lambda c: of_figure(c).update(pages={"dt": "dark_room_7x7"}))
+    assert text() == seen[0]
+    edit_config("scales/demo", lambda c: c.update(wiring_test=True))
+    seen.append(text())
+    monkeypatch.setattr(provenance, "remarks", lambda scale, envs: ["The world is another."])
+    seen.append(text())
+    monkeypatch.setattr(provenance, "published_values", lambda scale, figure: {})
+    edit_config("scales/demo", lambda c: c.update(published="paper"))
+    seen.append(text())
+    assert len(set(seen)) == 4
+
+
+def test_published_values_are_those_of_the_scale_that_a_scale_is_compared_with(monkeypatch) -> None:
+    group, name = {"rows": []}, "radt_figures_3_4"
+    monkeypatch.setattr(provenance, "published_groups", lambda: {name: (group, Path()), "other": (group, Path())})
+    shown = SimpleNamespace(references=[{"published": name}, {"value": 1.0}])
+    monkeypatch.setattr(provenance, "figure_settings", lambda scale, figure: shown)
+    of = ("radt_dark_room_10x10",)
+    assert provenance.published_values("paper", *of) == {name: group}  # which a group is of that names no scale
+    assert provenance.published_values("demo", *of) == {}
+    edit_config("scales/demo", lambda c: c.update(published="paper"))
+    assert provenance.published_values("demo", *of) == {name: group}
+    group["scale"] = "hour"
+    assert provenance.published_values("paper", *of) == {}
+
+
+def test_the_page_of_a_report_and_the_categories_of_its_figures_concern_it(monkeypatch) -> None:
+    def text() -> str:
+        return provenance.report_text("demo", "radt_dark_room_10x10")
+
+    seen = [text()]
+    edit_config("figures/radt_dark_room_10x10", lambda c: c.update(category="AMAGO"))
+    seen.append(text())
+    Path("report.html").write_text("another page")
+    monkeypatch.setattr(provenance, "TEMPLATES", [Path("page.html").absolute()])
+    seen.append(text())
+    assert len(set(seen)) == 3
+
+
+def test_claims_are_judged_by_the_seeds_and_the_smoothing_of_their_figure() -> None:
+    def text() -> str:
+        return provenance.claims_text("demo", "radt_dark_room_10x10")
+
+    def of_figure(content: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = content["figures"]["radt_dark_room_10x10"]
+        return found
+
+    seen = [text()]
+    assert "claim" in seen[0]
+    edit_config("scales/demo", lambda c: of_figure(c).update(seeds=[5, 6, 7]))
+    seen.append(text())
+    edit_config("figures/radt_dark_room_10x10", lambda c: c.setdefault("options", {}).update(window=3))
+    seen.append(text())
+    assert len(set(seen)) == 3
+
+
 def test_seeds_are_no_part_of_a_run_s_settings() -> None:
     before = texts()
     edit_config("scales/demo", lambda c: c["figures"]["radt_dark_room_10x10"].update(seeds=[5, 6, 7]))
@@ -295,6 +378,51 @@ def test_inputs_are_verified_and_named_by_their_hash(workdir: Path) -> None:
         provenance.describe("s", "c", [histories])
     with pytest.raises(UserError, match="no command makes it"):
         provenance.describe("s", "c", [Path("data/b.json")])
+
+
+def test_a_network_that_embeds_may_not_lead_into_a_circle_that_it_is_no_part_of(workdir: Path) -> None:
+    for name, embedder in (("first", "own"), ("own", "other"), ("other", "own")):
+        content = {"base": "radt", "memory": {"embedder": f"method:{embedder}"}}
+        (workdir / f"config/methods/{name}.yaml").write_text(fast_yaml.dump(content))
+    with pytest.raises(UserError, match="the `embedder` of method 'first' leads back to 'own'"):
+        provenance.embedder_of("smoke", ROOM, "first")
+
+
+def test_a_stand_in_is_known_whether_a_memory_or_a_policy_reads_with_it() -> None:
+    room, memory = (ROOM, "radt_agnostic"), ("mini_grid_MemoryS11", "helm")
+    assert not any(provenance.uses_random_model("demo", *of) for of in (room, memory, (ROOM, "dt")))
+    edit_config("language_models", lambda c: c.update(minilm={"source": "random"}))
+    assert provenance.uses_random_model("demo", *room) and not provenance.uses_random_model("demo", *memory)
+    edit_config("language_models", lambda c: c.update(smollm2={"source": "random"}))
+    assert provenance.uses_random_model("demo", *memory)
+
+
+def test_the_model_that_a_policy_sees_with_is_part_of_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert provenance.sees_with({"vision_language_model": "clip-rn50"}) == ("clip-rn50", None)
+    assert provenance.sees_with({"token_vocabulary": "tiles"}) == ("tiles", "tiles")
+    of = ("demo", "mini_grid_MemoryS11", "shelm")
+    assert provenance.frozen_models(*of).keys() == {"language_model", "vision_language_model"}
+    for text in (provenance.train_settings(*of), provenance.evaluate_settings(*of)):
+        assert '"vision_language_model"' in text and '"language_model"' in text
+
+
+def test_what_a_figure_was_made_with_has_a_name_of_its_own_and_a_manifest_without_a_device_is_of_a_cpu(
+    workdir: Path,
+) -> None:
+    assert provenance.code_of({"code": "a"}) == provenance.code_of({"code_fingerprint": "a"}) == "a"
+    assert provenance.code_of({}) is None
+    write_json("a.json", [], kind="test", provenance={"device": "cuda"})
+    write_json("b.json", [], kind="test", provenance={"inputs": {"a.json": "0", "gone.json": "0"}})
+    assert provenance.devices_behind([Path("a.json")]) == ["cuda"]
+    assert provenance.devices_behind([Path("b.json"), Path("a.json")]) == ["cpu", "cuda"]
+
+
+def test_a_job_runs_the_code_of_its_source_of_its_table_and_of_own_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "recollect.sources.ppo" in provenance.generate_modules("demo", ROOM)
+    monkeypatch.setattr(provenance, "own_parts", lambda scale, env, method: ["mine.sequence"])
+    assert "mine.sequence" in provenance.train_modules("demo", ROOM, "dt")
+    evaluated = provenance.evaluate_modules("demo", ROOM, "dt")
+    assert {"mine.sequence", "recollect.evaluation.score_table"} <= set(evaluated)
 
 
 @pytest.mark.parametrize("circle", [("own",), ("own", "other")])

