@@ -140,11 +140,11 @@ def _check_scores(scale: str, figure: FigureSettings) -> None:
     if not ours or declaration("figure", figure.kind, "READS") not in (None, "scores"):
         return
     for option, (env, split) in product(("metric", "normalised"), dict.fromkeys(_splits(figure))):
-        if split == LEARNING and not _logs_known_metrics(scale, env, figure.methods):
-            continue
         given = figure.options.get(option) or ()
         for metric in [given] if isinstance(given, str) else given:
-            if metric not in ALWAYS and metric not in (known := _metrics(scale, env, split)):
+            if metric in ALWAYS or (split == LEARNING and not _logs_known_metrics(scale, env, figure.methods)):
+                continue
+            if metric not in (known := _metrics(scale, env, split)):
                 what = f"the scores of '{env}' have no metric '{metric}'"
                 raise UserError(what, where=option, do=nearest(metric, known))
     rows = str(declaration("figure", figure.kind, "ROWS"))
