@@ -10,6 +10,7 @@ import pytest
 
 from recollect import cli
 from recollect.settings.errors import UserError
+from recollect.settings.still import held_still
 from recollect.stages.claims import claims
 from recollect.stages.inputs import report_inputs
 from recollect.stages.selection import default_selection
@@ -40,9 +41,10 @@ def test_without_a_name_it_is_about_what_the_configuration_selects(
     text = said(capsys, monkeypatch, "finished", "two")
     assert "radt_grid_worlds" in text and "radt_dark_room_10x10" not in text
     (workdir / "config/config.yaml").write_text("scale: smoke\nfigures: all\n")
-    assert sorted([*default_selection().figures_at(), *default_selection().left_out()]) == sorted(
-        path.stem for path in (workdir / "config/figures").glob("*.yaml")
-    )
+    with held_still():
+        chosen = default_selection()
+        found = [*chosen.figures_at(), *chosen.left_out()]
+    assert sorted(found) == sorted(path.stem for path in (workdir / "config/figures").glob("*.yaml"))
 
 
 def test_verdicts_stand_beside_the_figures_and_end_what_is_said(

@@ -341,12 +341,14 @@ def test_the_report_of_another_scale_is_about_the_figures_that_it_is_sized_for(t
     assert rule.params["figures"]({"scale": "demo"}).count("--figure") == 5
 
 
+@held_still()  # as every command: else the whole configuration is read for each figure
 def test_all_selects_every_configured_figure(workdir: Path) -> None:
     assert selection({"scale": "paper", "figures": "all"}).figures_at() == tuple(names("figures"))
     one = selection({"scale": "paper", "figures": "radt_dark_room_10x10", "hours": "null"})  # as `--config` gives them
     assert one.figures == ("radt_dark_room_10x10",) and one.hours is None
 
 
+@held_still()  # as every command: else the whole configuration is read for each figure
 def test_a_paper_selects_its_figures_and_every_figure_is_of_one(workdir: Path) -> None:
     papers = [
         selection({"scale": "paper", "figures": paper}).figures_at() for paper in ("radt", "memory_rl", "amago", "helm")
@@ -355,6 +357,7 @@ def test_a_paper_selects_its_figures_and_every_figure_is_of_one(workdir: Path) -
     assert chosen_figures("demo", ["helm"]) == list(papers[-1])
 
 
+@held_still()  # as every command: else the whole configuration is read for each figure
 def test_a_paper_leaves_out_the_figures_of_tasks_that_a_scale_does_not_evaluate(workdir: Path) -> None:
     at_demo = selection({"scale": "demo", "figures": "radt"})
     assert at_demo.left_out() == ("radt_grid_worlds_train", "radt_maze_runner", "radt_training_curve")
