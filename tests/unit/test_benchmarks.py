@@ -76,8 +76,6 @@ def stepped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.quick(
     "stepping",
     "histories",
-    "acting",
-    "online",
     "training",
     "windows",
     "trajectories",

@@ -68,7 +68,7 @@ def play(name: str, options: dict[str, Any], *, draws: bool) -> tuple[list[Any],
     return found, pictures
 
 
-@pytest.mark.quick("dark_room", "key_to_door", "mini_grid", "wind")
+@pytest.mark.quick("dark_room", "key_to_door", "wind")
 @pytest.mark.parametrize("name", [*OURS, *NEED_NOTHING, pytest.param("crafter", marks=pytest.mark.slow)])
 def test_a_picture_follows_what_happens_and_changes_nothing(name: str) -> None:
     if name in PACKAGES:

@@ -104,6 +104,9 @@ PLUMBING = {
 }
 
 
+@pytest.mark.quick(
+    "a function beside progress", "a word of an error", "a new artifact", "the commands", "finding worlds"
+)
 @pytest.mark.parametrize("edit", PLUMBING)
 def test_an_edit_of_plumbing_makes_no_run_stale(stale: Callable[..., set[Pair]], edit: str) -> None:
     assert stale(*PLUMBING[edit]) == set()
