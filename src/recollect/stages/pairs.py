@@ -115,8 +115,7 @@ def _lacks_learning(scale: str, env: str, method: str) -> str:
     if not is_trained(scale, env, method):
         return f"plays the policy of '{played_method(scale, env, method)}'"
     chosen = method_mapping(scale, env, method)
-    ours = module_of("method", str(chosen.get("algorithm")), where=f"method '{method}'").startswith("recollect.")
-    if ours and chosen.get("data") == "histories":
+    if chosen.get("data") == "histories" and _is_ours("method", str(chosen.get("algorithm")), f"method '{method}'"):
         return "learns from histories, and plays only when it has learned"
     return ""
 
@@ -136,8 +135,8 @@ def check_splits(scale: str, figure: str) -> None:
 
 def _check_scores(scale: str, figure: FigureSettings) -> None:
     """Check that a figure's metrics, and the tasks that its rows name, are those of its environments. Raises UserError: else."""
-    ours = module_of("figure", figure.kind, where=f"kind: {figure.kind}").startswith("recollect.")
-    if not ours or declaration("figure", figure.kind, "READS") not in (None, "scores"):
+    reads = declaration("figure", figure.kind, "READS")
+    if reads not in (None, "scores") or not _is_ours("figure", figure.kind, f"kind: {figure.kind}"):
         return
     for option, (env, split) in product(("metric", "normalised"), dict.fromkeys(_splits(figure))):
         given = figure.options.get(option) or ()
@@ -147,31 +146,43 @@ def _check_scores(scale: str, figure: FigureSettings) -> None:
             if metric not in (known := _metrics(scale, env, split)):
                 what = f"the scores of '{env}' have no metric '{metric}'"
                 raise UserError(what, where=option, do=nearest(metric, known))
-    rows = str(declaration("figure", figure.kind, "ROWS"))
-    for env, split, number in _tasks_of_rows(figure, rows):
+    for env, *more in _rows(figure):
+        if len(more) != 2 or not more[1].isdigit():  # of all tasks of a split; or its kind refuses it
+            continue
+        split, number = more[0], int(more[1])
         count = min(_tasks_played(scale, env, method, split) for method in figure.methods)
         if number >= count:
             what = f"the row '{env}/{split}/{number}' is of no task that is played: {count} of '{split}' are, counted from 0"
-            raise UserError(
-                what, where=rows, do=f"name one of 0 to {count - 1}, or raise `evaluation: episodes` of '{env}'"
-            )
+            do = f"name one of 0 to {count - 1}, or raise `evaluation: episodes` of '{env}'"
+            raise UserError(what, where=str(declaration("figure", figure.kind, "ROWS")), do=do)
 
 
 def _tasks_played(scale: str, env: str, method: str, split: str) -> int:
     """How many tasks of a split, the first, a final evaluation plays: of few episodes (protocol `episodic`), not all."""
-    environment = environment_settings(scale, env)
-    judged = {**environment.evaluation.model_dump(), **section(method_mapping(scale, env, method), "evaluation")}
+    environment, judged = environment_settings(scale, env), _judged_by(scale, env, method)
     tasks = len(registry.tasks(environment.world, environment.options, split))
     return min(tasks, int(judged["episodes"])) if judged["protocol"] == "episodic" else tasks
 
 
 def _logs_known_metrics(scale: str, env: str, methods: Sequence[str]) -> bool:
     """Whether world and methods are files of this package: what others log while they learn only they know."""
-    modules = [module_of("world", str(environment_mapping(scale, env).get("world")), where=f"environment '{env}'")]
-    for method in methods:
-        algorithm = str(method_mapping(scale, env, method).get("algorithm"))
-        modules.append(module_of("method", algorithm, where=f"method '{method}'"))
-    return all(module.startswith("recollect.") for module in modules)
+    world = str(environment_mapping(scale, env).get("world"))
+    return _is_ours("world", world, f"environment '{env}'") and all(
+        _is_ours("method", str(method_mapping(scale, env, method).get("algorithm")), f"method '{method}'")
+        for method in methods
+    )
+
+
+def _is_ours(kind: str, name: str, where: str) -> bool:
+    """Whether a name stands for a file of this package."""
+    return module_of(kind, name, where=where).startswith("recollect.")
+
+
+def _judged_by(scale: str, env: str, method: str) -> dict[str, Any]:
+    """How a method is judged in an environment: as that says, but for what a variant changes of it."""
+    changed = section(method_mapping(scale, env, method), "evaluation")
+    of_variant = {key: value for key, value in changed.items() if value is not None}
+    return environment_settings(scale, env).evaluation.model_dump() | of_variant
 
 
 def _metrics(scale: str, env: str, split: str) -> set[str]:
@@ -191,38 +202,31 @@ def lacking_splits(scale: str, figure: str) -> Iterator[tuple[str, str, str, Seq
         return
     for (env, split), method in product(_splits(chosen), chosen.methods):
         with named_by(scale, figure):
-            judged = section(method_mapping(scale, env, method), "evaluation").get("splits")
-            have = environment_settings(scale, env).evaluation.splits if judged is None else judged
+            have = _judged_by(scale, env, method)["splits"]
         if split not in (LEARNING, *have):
             yield method, env, split, have
 
 
 def _splits(figure: FigureSettings) -> Iterator[tuple[str, str]]:
     """The environments and splits that a figure draws, by its options; where these name no split, that of its kind's file."""
-    rows, split = (declaration("figure", figure.kind, key) for key in ("ROWS", "SPLIT"))
-    split = figure.options.get("split", split)
-    groups, panels = figure.options.get("groups"), figure.options.get(str(rows))
+    split = figure.options.get("split", declaration("figure", figure.kind, "SPLIT"))
+    groups, rows = figure.options.get("groups"), figure.options.get(str(declaration("figure", figure.kind, "ROWS")))
     if isinstance(groups, Mapping):
         for group in groups.values():
             if isinstance(group, Mapping) and group.get("split", split) is not None:
                 yield from ((env, str(group.get("split", split))) for env in group.get("environments", ()))
-    elif panels and isinstance(panels, Mapping):
-        for labels in panels.values():
-            for row in labels if isinstance(labels, Mapping) else ():  # else its kind refuses it
-                env, *more = str(row).split("/")
-                yield env, more[0] if more else str(split)
+    elif rows and isinstance(rows, Mapping):
+        yield from ((env, more[0] if more else str(split)) for env, *more in _rows(figure))
     elif split is not None:
         yield from product(figure.environments, [split] if isinstance(split, str) else split)
 
 
-def _tasks_of_rows(figure: FigureSettings, rows: str) -> Iterator[tuple[str, str, int]]:
-    """Environment, split and number of each task that a row of the figure names; `rows`: the option that lists rows."""
-    panels = figure.options.get(rows)
+def _rows(figure: FigureSettings) -> Iterator[list[str]]:
+    """The rows that a figure's options list, in parts: the environment, and its split and the number of a task if named."""
+    panels = figure.options.get(str(declaration("figure", figure.kind, "ROWS")))
     for labels in panels.values() if isinstance(panels, Mapping) else ():
-        for row in labels if isinstance(labels, Mapping) else ():
-            env, *more = str(row).split("/")
-            if len(more) == 2 and more[1].isdigit():
-                yield env, more[0], int(more[1])
+        if isinstance(labels, Mapping):  # else its kind refuses it
+            yield from (str(row).split("/") for row in labels)
 
 
 def is_over_episodes(figure: FigureSettings) -> bool:
