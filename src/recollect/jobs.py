@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from recollect.settings.catalogue import own_failure
-from recollect.settings.errors import UserError, as_user_error
+from recollect.settings.catalogue import message_of
+from recollect.settings.errors import UserError
 from recollect.settings.still import held_still
 
 
@@ -44,11 +43,8 @@ def reported() -> Iterator[None]:
         with held_still():  # a command is about the configuration as it stands when it starts
             yield
     except (Exception, SystemExit) as error:
-        said = as_user_error(error)
+        said = message_of(error)
         if said is None:
-            said = own_failure(error)
-            if said is None:
-                raise
-            traceback.print_exception(error)
+            raise
         print(f"error: {said}", file=sys.stderr)
         sys.exit(2)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from recollect.artifacts.lock import dies_with_parent
 from recollect.environments.worker import ignore_stops
-from recollect.settings.errors import as_user_error
+from recollect.settings.catalogue import message_of
 
 
 def end_with_parent() -> None:
@@ -20,11 +20,11 @@ def end_with_parent() -> None:
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """What a user can mend becomes one message and exit status 2; who started this process says that it has ended."""
+    """What a user can mend, in own code too, is a message and exit status 2; who started this process says that it has ended."""
     try:
         yield
-    except Exception as error:
-        said = as_user_error(error)
+    except (Exception, SystemExit) as error:
+        said = message_of(error)
         if said is None:
             raise
         print(f"error: {said}", file=sys.stderr, flush=True)

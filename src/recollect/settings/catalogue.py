@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from recollect.settings.errors import UserError, nearest, shown
+from recollect.settings.errors import UserError, as_user_error, nearest, shown
 from recollect.settings.still import remembered
 
 
@@ -195,6 +195,19 @@ def own_failure(error: BaseException) -> UserError | None:
             return None
         what = f"your code ends the process, with status {error.code!r}"
     return UserError(what, where=line, do="mend this line, or what it calls, which the lines above name")
+
+
+def message_of(error: BaseException) -> UserError | None:
+    """What a process says in place of a traceback; None: it is an error of the program.
+
+    How an error in own code came about is printed here, as it goes before the message.
+    """
+    said = as_user_error(error)
+    if said is None:
+        said = own_failure(error)
+        if said is not None:
+            traceback.print_exception(error)
+    return said
 
 
 def last_own(frames: Iterable[traceback.FrameSummary], *also: Path) -> traceback.FrameSummary | None:

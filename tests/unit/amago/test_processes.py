@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import multiprocessing
 import os
 import signal
@@ -137,6 +138,29 @@ def test_a_full_disk_is_one_message_of_the_collector_and_exit_status_2(
         amago_processes.collect_alone(None, Agent, settings, tmp_path, its, 0, 1)
     said = capsys.readouterr().err
     assert ended.value.code == 2 and said.startswith("error: the file cannot be written") and "Traceback" not in said
+
+
+def test_an_error_in_own_code_is_a_message_of_the_collector_that_names_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / f"mine_{tmp_path.name}" / "world.py"
+    own.parent.mkdir()
+    own.write_text("def step(*_):\n    return nothing\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("RECOLLECT_MINE", own.parent.name)
+    step = importlib.import_module(f"{own.parent.name}.world").step
+    settings = settings_of(processes=2, epochs=1, steps_per_epoch=12)
+    published(tmp_path, settings)
+    monkeypatch.setattr(amago_processes, "end_with_parent", lambda: None)
+    monkeypatch.setattr(amago_processes, "world_of_part", step)
+    ours, its = multiprocessing.Pipe()
+    ours.send(0)
+    with pytest.raises(SystemExit) as ended:
+        amago_processes.collect_alone(None, Agent, settings, tmp_path, its, 0, 1)
+    trace, _, message = capsys.readouterr().err.partition("error: ")
+    assert ended.value.code == 2 and trace.startswith("Traceback")
+    assert message.startswith("your code fails: NameError") and f"where: {own.parent.name}/world.py:2\n" in message
 
 
 # ---- several collectors
