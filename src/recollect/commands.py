@@ -370,9 +370,9 @@ def forecast(
 
     Example: recollect forecast --scale paper radt_grid_worlds
     """
+    from recollect.stages import forecast as stage
     from recollect.stages.cost_table import cost_table, write_tables
-    from recollect.stages.forecast import forecast as stage
-    from recollect.stages.forecast import measurements
+    from recollect.stages.cost_text import cost_text
 
     scale, chosen = _asked(scale, figures)
     if write:
@@ -380,15 +380,15 @@ def forecast(
         if said := [option for option, given in {**others, "--threads": threads != 1}.items() if given]:
             what = f"a page has the tables of a fresh clone, whatever {', '.join(said)} says"
             raise UserError(what, where="recollect forecast --write", do="leave out one or the other")
-        return write_tables(write, " ".join(figures or ()), stage(scale, chosen, device=device, measured={}))
-    known = measurements()
+        return write_tables(write, " ".join(figures or ()), stage.forecast(scale, chosen, device=device, measured={}))
+    known = stage.measurements()
     if measure:
         with job(threads, device if device in ("auto", "cpu") else "auto") as held:
             from recollect.stages.try_out import try_all
 
             known |= try_all(scale, chosen, known, held)
-    cost = stage(scale, chosen, devices=devices, device=device, measured=known, only_remaining=remaining)
-    print(cost_table(cost) if table else cost.text())
+    cost = stage.forecast(scale, chosen, devices=devices, device=device, measured=known, only_remaining=remaining)
+    print(cost_table(cost) if table else cost_text(cost))
 
 
 @own.command()

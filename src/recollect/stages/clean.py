@@ -21,8 +21,8 @@ from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folders
 from recollect.settings.resolve import names
 from recollect.stages import paths
+from recollect.stages.amounts import said_bytes
 from recollect.stages.claims import claim_inputs
-from recollect.stages.forecast import said_bytes
 from recollect.stages.paths import Place
 from recollect.stages.plan import below, maker, plan
 from recollect.stages.selection import default_selection

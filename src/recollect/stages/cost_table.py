@@ -9,9 +9,10 @@ from pathlib import Path
 from recollect.artifacts.sealed import write_bytes
 from recollect.settings.catalogue import PAPERS
 from recollect.settings.errors import UserError
+from recollect.stages.amounts import said_bytes, said_time
 from recollect.stages.between_marks import names, put_between
 from recollect.stages.estimating import SOURCES, least_sure
-from recollect.stages.forecast import Forecast, memory_of_largest, said_bytes, said_time
+from recollect.stages.forecast import Forecast, memory_of_largest
 from recollect.stages.plan import Plan
 from recollect.stages.stage import Job
 from recollect.stages.table import STAGES
@@ -24,15 +25,14 @@ AT_ONCE = 8  # jobs of a row's last column, as on a machine of eight GPUs
 
 def cost_table(cost: Forecast) -> str:
     """A row for each figure, with all that it needs: what two figures share is counted in both."""
-    some = any(estimate.gpu for estimate in cost.estimates.values())
-    heads = ["figure", "jobs", *(["one GPU"] if some else []), "one CPU core"]
+    heads = ["figure", "jobs", *(["one GPU"] if cost.on_gpus else []), "one CPU core"]
     heads += ["disk", "checkpoints meanwhile", "memory", "times are"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for figure, jobs in sorted((name, jobs) for name, jobs in cost.plan.figures.items() if jobs):
         of = [cost.estimates[job] for job in jobs]
         memory, _ = memory_of_largest(Plan({job: () for job in jobs}, {figure: jobs}), {}, cost.processes)
         cells = [f"`{figure}`", f"{cost.count(jobs):,}"]
-        cells += [said_time(cost.seconds(jobs, gpu=gpu)) for gpu in ((True, False) if some else (False,))]
+        cells += [said_time(cost.seconds(jobs, gpu=gpu)) for gpu in ((True, False) if cost.on_gpus else (False,))]
         cells += [said_bytes(sum(one.disk for one in of)), said_bytes(max(cost.scratch(jobs)))]
         cells += [f"{memory / 1000:,.0f} GB", least_sure(of)]
         lines.append(f"| {' | '.join(cell.replace(' ', NBSP) for cell in cells)} |")

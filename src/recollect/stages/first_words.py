@@ -38,9 +38,10 @@ def of(jobs: Iterable[Job], *, local: bool, cores: int, most_hours: float | None
     jobs = list(jobs)
     if all(STAGES[job.stage].local for job in jobs):
         return ""
+    from recollect.stages.amounts import said_time
     from recollect.stages.device_speeds import speeds_of
     from recollect.stages.estimating import Estimator
-    from recollect.stages.forecast import gpus_of, said_time, sharing_of  # needs torch, which takes a second
+    from recollect.stages.forecast import gpus_of, sharing_of  # needs torch, which takes a second
 
     gpus = len(usable("auto")) if local else 0
     lacks_gpus = local and not gpus and any(STAGES[job.stage].on_gpu(job) for job in jobs)

@@ -14,21 +14,16 @@ The time of each job comes from the best that is known, and the report says how 
 
 from __future__ import annotations
 
-import heapq
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from recollect.artifacts.lease import usable
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import names
 from recollect.settings.still import held_still
 from recollect.stages import packs
 from recollect.stages.device_speeds import speeds_of
-from recollect.stages.estimating import SOURCES, Estimate, Estimator, Source
-from recollect.stages.fetch import FETCHED
-from recollect.stages.machines import machines
+from recollect.stages.estimating import Estimate, Estimator
 from recollect.stages.plan import Plan, plan, remaining
 from recollect.stages.provenance import digest
 from recollect.stages.records import Record, records
@@ -36,7 +31,6 @@ from recollect.stages.selection import default_selection
 from recollect.stages.stage import Job, is_large
 from recollect.stages.table import STAGES
 from recollect.stages.wall_time import joined, wall_seconds
-from recollect.stages.worlds import missing_families
 
 
 def measurements() -> dict[Job, Record]:
@@ -103,6 +97,11 @@ class Forecast(NamedTuple):
     gpus: Mapping[Job, int]  # of those jobs that compute on several at once; their hours count for each
     timed: str = ""  # the device that `make gpu` was run on, and when, where that counts
 
+    @property
+    def on_gpus(self) -> bool:
+        """Whether any job computes on one."""
+        return any(estimate.gpu for estimate in self.estimates.values())
+
     def seconds(self, jobs: Iterable[Job] | None = None, *, gpu: bool | None = None) -> float:
         """Seconds of some jobs, or of all, one after the other."""
         of = ((job, self.estimates[job]) for job in (self.plan.needs if jobs is None else jobs))
@@ -119,12 +118,6 @@ class Forecast(NamedTuple):
     def hours(self) -> list[float]:
         """What each job of the workflow takes; seeds that train side by side are not credited with it."""
         return list(_by_job({job: each.seconds / 3600 for job, each in self.estimates.items()}, self.shared).values())
-
-    def text(self) -> str:
-        """For people."""
-        if not self.plan.needs:
-            return f"{', '.join(self.plan.figures)}: nothing would run at scale {self.scale}, all is made and of today"
-        return "\n".join(_lines(self))
 
 
 @held_still()
@@ -201,90 +194,3 @@ def _by_job(values: Mapping[Job, float], shared: Mapping[Job, Job]) -> dict[Job,
     for job, value in values.items():
         found[shared.get(job, job)] += value
     return found
-
-
-def _lines(cost: Forecast) -> Iterable[str]:
-    needs, of = cost.plan.needs, cost.estimates
-    some = any(e.gpu for e in of.values())
-    unit = "GPU time" if some else "CPU time"
-    figures = cost.plan.figures
-    count = cost.count(needs)
-    each = f", {len(needs):,} with one for each seed" * (count != len(needs))
-    yield f"{len(figures)} figure{'s' * (len(figures) != 1)} at scale {cost.scale}: {count:,} jobs{each}"
-    yield ""
-    yield f"{'jobs':24}{'count':>8}{unit:>12}{'CPU time' if some else '':>12}   from"
-    by_stage: dict[str, list[Job]] = {}
-    for job in needs:
-        by_stage.setdefault(job.stage, []).append(job)
-    for stage, jobs in sorted(by_stage.items(), key=lambda pair: -cost.seconds(pair[1])):
-        yield _row(stage, jobs, cost, some) + _from(of[job].source for job in jobs)
-    yield _row("all", list(needs), cost, some)
-    yield ""
-    yield f"{'figure':40}{'jobs':>8}{'time':>10}{'not shared':>12}"
-    owners = Counter(job for jobs in figures.values() for job in jobs)
-    for figure, taken in sorted(figures.items(), key=lambda pair: -cost.seconds(pair[1])):
-        own = cost.seconds(job for job in taken if owners[job] == 1)
-        yield f"{figure:40}{cost.count(taken):>8,}{said_time(cost.seconds(taken)):>10}{said_time(own):>12}"
-    yield ""
-    beside = ("GPU" if some else "job at a time") + ("s" if some and cost.devices != 1 else "")
-    beside = beside if some or cost.devices == 1 else "jobs at a time"
-    yield f"wall time   {said_time(cost.wall)} with {cost.devices} {beside}" + ", CPU jobs beside them" * some
-    largest = sum(heapq.nlargest(cost.devices, cost.scratch(needs)))
-    yield f"disk        {said_bytes(sum(e.disk for e in of.values()))}, and {said_bytes(largest)} of checkpoints while jobs run"
-    basis = "of a job that ran here" if cost.memory_measured else "asked for by the rules"
-    yield f"memory      {cost.memory / 1000:,.1f} GB for the largest job ({basis})"
-    if some and not usable("auto"):
-        yield "GPUs        there is none on this machine: `--device cpu` reckons without"
-    if families := missing_families(needs):
-        how = ", ".join(f"`make setup FAMILY={family}`" for family in families)
-        yield f"packages    not all are installed here: {how}, or run with `--sdm conda`"
-    fetched = [job for job in needs if STAGES[job.stage] in FETCHED]
-    missing = {job.env for job in fetched if not STAGES[job.stage].is_made(job)}
-    if missing:
-        yield f"network     to fetch {', '.join(sorted(missing))}"
-    limit, hours = default_selection().job_hours, cost.hours()
-    long = [each for each in hours if each > limit]
-    if long and is_large(cost.scale):
-        what = f"on a cluster, {len(long):,} job{'s' * (len(long) > 1)} of more than the {limit:g} hours of a try"
-        retries = math.ceil(max(long) / limit) - 1
-        yield f"tries       {what}: `--retries {retries}` is enough for the longest, of {max(long):,.0f} hours"
-    yield ""
-    shares = {source: sum(e.seconds for e in of.values() if e.source == source) for source in SOURCES}
-    total = sum(shares.values()) or 1.0
-    by_parts = f", or its parts were timed on {cost.timed}" if cost.timed else ""
-    meaning = {
-        "measured": "the same job was finished here" + by_parts,
-        "scaled": f"from {'such' if cost.timed else 'finished'} jobs of the same kind here, by operations and passes",
-        "recorded": f"from jobs that were finished on {machines()['cpu'].name}, by operations and passes",
-        "assumed": f"config/speeds.yaml, nothing timed: {machines()['cuda'].name}",
-    }
-    for source, share in shares.items():
-        if share:
-            yield f"{share / total:>4.0%} of the time is {source}: {meaning[source]}"
-
-
-def _row(name: str, jobs: list[Job], cost: Forecast, some: bool) -> str:
-    first = said_time(cost.seconds(jobs, gpu=some))
-    return f"{name:24}{len(jobs):>8,}{first:>12}{said_time(cost.seconds(jobs, gpu=False)) if some else '':>12}   "
-
-
-def _from(sources: Iterable[Source]) -> str:
-    count = Counter(sources)
-    return ", ".join(f"{source} {count[source]:,}" for source in SOURCES if count[source])
-
-
-def said_time(seconds: float) -> str:
-    """``45 s``, ``12 min``, ``2.5 h``, ``1,200 h``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    hours = seconds / 3600
-    return f"{seconds / 60:.0f} min" if hours < 1.5 else f"{hours:.1f} h" if hours < 10 else f"{hours:,.0f} h"
-
-
-def said_bytes(count: float) -> str:
-    """``12 MB``."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:,.0f} {unit}"
-        count /= 1000
-    return f"{count:,.1f} TB"

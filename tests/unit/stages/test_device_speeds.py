@@ -16,6 +16,7 @@ from benchmarks.gpu.lines import LINES
 from recollect.settings.errors import UserError
 from recollect.stages import device_speeds
 from recollect.stages.between_marks import between
+from recollect.stages.cost_text import cost_text
 from recollect.stages.device_speeds import DeviceSpeeds, TimedJob, TimedRow, timed_job, work_then
 from recollect.stages.forecast import Forecast, forecast
 from recollect.stages.stage import Job
@@ -58,9 +59,9 @@ def test_a_forecast_takes_what_was_timed_on_a_device_as_measured_and_names_it(ma
         cost = reckoned(made, part("train"), part("evaluate", seconds=200), device=device)
         run = cost.estimates[RUN]
         assert (run.seconds, run.source) == (5200 + STARTUP, "measured")
-        rows = {line.split()[0]: line for line in cost.text().splitlines() if line}
+        rows = {line.split()[0]: line for line in cost_text(cost).splitlines() if line}
         assert rows["run"].endswith("measured 2") and rows["generate"].endswith("recorded 1")
-        assert "Made-up GPU 80GB (2026-01-02, commit abc)" in cost.text()
+        assert "Made-up GPU 80GB (2026-01-02, commit abc)" in cost_text(cost)
     assert reckoned(made, part("train"), device="cpu").estimates[RUN].source != "measured"
 
 

@@ -15,8 +15,8 @@ from recollect.settings import loading
 from recollect.settings.errors import UserError
 from recollect.settings.resolve import names
 from recollect.stages import device_speeds, first_words
+from recollect.stages.amounts import said_time
 from recollect.stages.estimating import Estimate, Estimator
-from recollect.stages.forecast import said_time
 from recollect.stages.selection import default_selection
 from recollect.stages.stage import Job
 

@@ -26,9 +26,11 @@ from recollect.settings.errors import UserError
 from recollect.settings.resolve import resolve
 from recollect.settings.schema import Settings
 from recollect.stages import paths, records, try_out
+from recollect.stages.amounts import said_bytes, said_time
 from recollect.stages.cost_table import NBSP, cost_table
+from recollect.stages.cost_text import cost_text
 from recollect.stages.estimating import Estimate, Estimator, Known, least_sure
-from recollect.stages.forecast import forecast, measurements, memory_of_largest, said_bytes, said_time
+from recollect.stages.forecast import forecast, measurements, memory_of_largest
 from recollect.stages.machines import Machine
 from recollect.stages.plan import Plan
 from recollect.stages.provenance import digest
@@ -79,11 +81,11 @@ def test_a_forecast_of_two_runs_is_what_a_person_reckons(made: Path) -> None:
     assert cost.seconds() == 100 + 2 * TRAIN + 2 * EVALUATE + FIGURE
     assert cost.wall == 100 + TRAIN + EVALUATE + FIGURE
     assert forecast("smoke", ["one"], devices=1, measured=GENERATED).wall == cost.seconds()
-    assert "2 jobs at a time" in cost.text() and "measured 1" in cost.text() and "recorded 2" in cost.text()
+    assert "2 jobs at a time" in cost_text(cost) and "measured 1" in cost_text(cost) and "recorded 2" in cost_text(cost)
 
 
 def test_what_a_forecast_says_adds_up(made: Path) -> None:
-    said = forecast("smoke", ["two", "one"], devices=2, measured=GENERATED).text()
+    said = cost_text(forecast("smoke", ["two", "one"], devices=2, measured=GENERATED))
     disk = next(line for line in said.splitlines() if line.startswith("disk "))
     expected = """
         2 figures at scale smoke: 5 jobs
@@ -110,12 +112,12 @@ def test_what_a_forecast_says_adds_up(made: Path) -> None:
 
 
 def test_a_forecast_names_what_it_reckons_with(made: Path) -> None:
-    one = forecast("smoke", ["one"], measured={}).text()
+    one = cost_text(forecast("smoke", ["one"], measured={}))
     assert "1 figure at scale smoke: 4 jobs\n" in one and "with 1 job at a time\n" in one
     assert "tries" not in one and "GPU" not in one and "network" not in one and "packages" not in one
     for devices, named in ((1, "1 GPU"), (2, "2 GPUs")):
         cost = forecast("paper", ["one"], devices=devices, measured=GENERATED)
-        said = [" ".join(line.split()) for line in cost.text().splitlines()]
+        said = [" ".join(line.split()) for line in cost_text(cost).splitlines()]
         assert any(line.endswith(f"with {named}, CPU jobs beside them") for line in said)
         learned, rest = (said_time(cost.seconds(gpu=gpu)) for gpu in (True, False))
         assert f"all 4 {learned} {rest}" in said and f"run 2 {learned} 0 s assumed 2" in said
@@ -146,14 +148,16 @@ def test_what_remains_is_what_is_missing_or_stale_and_what_waits_for_it(
     rest = forecast("smoke", ["one"], measured=GENERATED, only_remaining=True)
     assert [job.stage for job in rest.plan.needs] == ["run", "figure"]
     assert (
-        rest.seconds() == TRAIN + EVALUATE + FIGURE and "figure" in rest.text() and "| `one` | 2 |" in cost_table(rest)
+        rest.seconds() == TRAIN + EVALUATE + FIGURE
+        and "figure" in cost_text(rest)
+        and "| `one` | 2 |" in cost_table(rest)
     )
     monkeypatch.setattr(Stage, "is_made", lambda self, job: all(path.is_file() for path in self.makes(job)))
     done = forecast("smoke", ["one", "two"], measured=GENERATED, only_remaining=True)
     assert [job.env for job in done.plan.needs] == ["two"]
     for path in STAGES["figure"].makes(Job("figure", "smoke", "two")):
         path.touch()
-    assert "nothing would run" in forecast("smoke", ["one", "two"], only_remaining=True).text()
+    assert "nothing would run" in cost_text(forecast("smoke", ["one", "two"], only_remaining=True))
 
 
 def test_what_is_made_of_what_is_here_today_is_not_forecast_again(made: Path) -> None:
@@ -371,7 +375,7 @@ def test_a_run_shared_by_two_figures_is_counted_once(made: Path) -> None:
     assert cost.seconds() == 100 + 2 * TRAIN + 2 * EVALUATE + 2 * FIGURE
     assert cost.seconds(cost.plan.figures["one"]) == cost.seconds(cost.plan.figures["two"]) == cost.seconds() - FIGURE
     assert len(cost.plan.needs) == 1 + 2 + 2
-    rows = {words[0]: words for line in cost.text().splitlines() if len(words := line.split()) > 4}
+    rows = {words[0]: words for line in cost_text(cost).splitlines() if len(words := line.split()) > 4}
     assert rows["one"][-2:] == rows["two"][-2:] == [str(FIGURE), "s"]  # what it does not share
 
 
@@ -416,9 +420,9 @@ def test_a_recorded_job_counts_only_where_the_nearest_of_here_is_three_times_as_
 def test_the_largest_job_is_what_one_needed_here_or_asks_for(made: Path) -> None:
     train = Job("train", *RUN)
     asked = forecast("smoke", ["one"], measured=GENERATED)
-    assert asked.memory == 2000 and "asked for by the rules" in asked.text()  # that of a figure
+    assert asked.memory == 2000 and "asked for by the rules" in cost_text(asked)  # that of a figure
     known = forecast("smoke", ["one"], measured={**GENERATED, train: took(train, 7.0, 2640.0)})
-    assert known.memory == 2640.0 and "of a job that ran here" in known.text()
+    assert known.memory == 2640.0 and "of a job that ran here" in cost_text(known)
 
 
 def test_what_jobs_of_another_scale_needed_says_nothing_of_the_largest_job(made: Path) -> None:
@@ -454,7 +458,7 @@ def test_the_memory_of_seeds_side_by_side_and_the_tries_of_long_jobs_are_counted
     assert f"{popgym.memory / 1000:.0f}{NBSP}GB" in cost_table(popgym)
     mazes = forecast("paper", ["memory_rl_layers_passive_tmaze"], measured={})
     tries = math.ceil(max(mazes.hours()) / default_selection().job_hours)
-    assert tries > 3 and f"`--retries {tries - 1}` is enough for the longest" in mazes.text()
+    assert tries > 3 and f"`--retries {tries - 1}` is enough for the longest" in cost_text(mazes)
 
 
 def test_a_cpu_says_nothing_about_a_gpu(made: Path) -> None:
@@ -463,7 +467,7 @@ def test_a_cpu_says_nothing_about_a_gpu(made: Path) -> None:
     job = Job("run", "paper", *RUN[1:])
     on_gpu = forecast("paper", ["one"], measured=measured)
     assert on_gpu.estimates[job].gpu and on_gpu.estimates[job].source == "assumed"
-    assert "GPU time" in on_gpu.text() and "nothing timed" in on_gpu.text()
+    assert "GPU time" in cost_text(on_gpu) and "nothing timed" in cost_text(on_gpu)
     on_cpu = forecast("paper", ["one"], measured=measured, device="cpu")
     assert not on_cpu.estimates[job].gpu and on_cpu.estimates[job].source == "scaled"
 
@@ -662,12 +666,12 @@ def test_what_goes_with_the_end_of_a_run_is_counted_for_the_jobs_that_run_at_onc
     one, two = (forecast("smoke", ["one"], devices=devices, measured=GENERATED) for devices in (1, 2))
     scratch = one.estimates[Job("run", *RUN)].scratch
     assert scratch == 3 * 3 * one.estimates[Job("run", *RUN)].disk  # three checkpoints, of policy and optimiser
-    assert [cost.text().count("of checkpoints while jobs run") for cost in (one, two)] == [1, 1]
+    assert [cost_text(cost).count("of checkpoints while jobs run") for cost in (one, two)] == [1, 1]
     kept = said_bytes(scratch)
-    assert f", and {kept} of checkpoints" in one.text() and f", and {kept} of checkpoints" not in two.text()
-    assert (
-        f"{2 * scratch / 1e3:,.0f} kB of checkpoints" in two.text() or f"{2 * scratch / 1e6:,.0f} MB of" in two.text()
-    )
+    assert f", and {kept} of checkpoints" in cost_text(one) and f", and {kept} of checkpoints" not in cost_text(two)
+    assert f"{2 * scratch / 1e3:,.0f} kB of checkpoints" in cost_text(
+        two
+    ) or f"{2 * scratch / 1e6:,.0f} MB of" in cost_text(two)
 
 
 def test_of_several_finished_seeds_the_median_counts(made: Path) -> None:
@@ -687,4 +691,4 @@ def test_a_figure_is_drawn_beside_another_though_there_is_one_gpu(made: Path) ->
 def test_one_job_at_a_time_keeps_the_checkpoints_of_one(made: Path) -> None:
     cost = forecast("smoke", ["one"], measured=GENERATED)
     scratch = cost.estimates[Job("run", *RUN)].scratch
-    assert f", and {said_bytes(scratch)} of checkpoints while jobs run" in cost.text()
+    assert f", and {said_bytes(scratch)} of checkpoints while jobs run" in cost_text(cost)
