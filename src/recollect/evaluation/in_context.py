@@ -84,67 +84,90 @@ def play_in_context(
     policy.start(row_seeds("evaluation actions", environment, tasks, seed), world.horizon, episodes)
     if isinstance(policy, Briefed):
         policy.brief(tasks)
-    returns = np.zeros((len(tasks), episodes))
-    successes = np.full((len(tasks), episodes), np.nan)
-    episode_B = np.zeros(len(tasks), np.int64)
-    rows = np.arange(len(tasks))
-    reward_B, done_B = np.zeros(len(tasks), np.float32), np.zeros(len(tasks), bool)
-
-    def state() -> dict[str, Any]:
-        if hasattr(policy, "drop"):
-            policy.drop(done_B)
-        own = {
-            "returns": returns,
-            "successes": successes,
-            "episode": episode_B,
-            "observation": observation_BD,
-            "reward": reward_B,
-            "done": done_B,
-        }
-        return joined(own=own) | play_arrays(world, policy)
-
     begun = kept.take() if kept is not None else {}
     if begun:
         load_play(world, policy, begun)
-        own = part(begun, "own")
-        returns, successes, episode_B = own["returns"], own["successes"], own["episode"]
-        observation_BD, reward_B, done_B = own["observation"], own["reward"], own["done"]
+        now = _Standing(**part(begun, "own"))
     else:
-        observation_BD, _ = world.reset()
+        now = _Standing.first(world.reset()[0], episodes)
     begun.clear()
-    finished = int(episode_B.min())
-    if progress is not None and finished:
-        progress(finished)
-    if not says_its_state(policy):
-        kept = None
+
+    def state() -> dict[str, Any]:
+        if hasattr(policy, "drop"):
+            policy.drop(now.done)
+        return joined(own=vars(now)) | play_arrays(world, policy)
+
+    finished = 0
     while True:
-        if kept is not None:
-            kept.offer(state, early=bool(done_B.all()))
-        action_B = policy.act(observation_BD, reward_B, done_B)
-        seen_BD = observation_BD
-        observation_BD, reward_B, terminated_B, truncated_B, info = world.step(action_B)
-        faults.check_step(world, observation_BD, reward_B)
-        playing_B = episode_B < episodes
-        returns[rows[playing_B], episode_B[playing_B]] += reward_B[playing_B]
-        done_B = terminated_B | truncated_B
-        if watch is not None:
-            watch(Moment(seen_BD, action_B, reward_B, done_B, episode_B, playing_B))
-        if done_B.any():
-            if "success" in info:
-                ended_B = playing_B & done_B
-                successes[rows[ended_B], episode_B[ended_B]] = np.asarray(info["success"], np.float64)[ended_B]
-            episode_B += done_B
-            if progress is not None and int(episode_B.min()) > finished:
-                finished = int(episode_B.min())
+        if now.slowest > finished:
+            finished = now.slowest
+            if progress is not None:
                 progress(finished)
-            if (episode_B >= episodes).all():
-                return InContextScores(returns, successes)
+        if finished >= episodes:
+            return InContextScores(now.returns, now.successes)
+        if kept is not None and says_its_state(policy):
+            kept.offer(state, early=bool(now.done.all()))
+        action_B = policy.act(now.observation, now.reward, now.done)
+        seen_BD = now.observation
+        now.observation, now.reward, terminated_B, truncated_B, info = world.step(action_B)
+        faults.check_step(world, now.observation, now.reward)
+        now.done = terminated_B | truncated_B
+        playing_B = now.episode < episodes
+        if watch is not None:
+            watch(Moment(seen_BD, action_B, now.reward, now.done, now.episode, playing_B))
+        now.count(playing_B, info.get("success"))
+        if now.done.any() and now.slowest < episodes:
             # A row that has played all its episodes goes on (its rewards are not counted) until the slowest is done;
             # what it would remember is dropped, so its memory never needs more room.
-            observation_BD, _ = world.reset(options={"reset_mask": done_B})
-            over_B = episode_B >= episodes
+            now.observation, _ = world.reset(options={"reset_mask": now.done})
+            over_B = now.episode >= episodes
             if over_B.any():
-                policy.reset(over_B & done_B)
+                policy.reset(over_B & now.done)
+
+
+@dataclass
+class _Standing:
+    """How far all rows are: what a scoring saves besides the world's state and the policy's.
+
+    Attributes:
+        returns, successes: float64 [R, E], see `InContextScores`.
+        episode: int64 [R], the episode that a row plays.
+        observation, reward, done: [R, D], [R] and [R], what the last step gave.
+    """
+
+    returns: np.ndarray
+    successes: np.ndarray
+    episode: np.ndarray
+    observation: np.ndarray
+    reward: np.ndarray
+    done: np.ndarray
+
+    @classmethod
+    def first(cls, observation_BD: np.ndarray, episodes: int) -> _Standing:
+        """Before the first step."""
+        rows = len(observation_BD)
+        return cls(
+            returns=np.zeros((rows, episodes)),
+            successes=np.full((rows, episodes), np.nan),
+            episode=np.zeros(rows, np.int64),
+            observation=observation_BD,
+            reward=np.zeros(rows, np.float32),
+            done=np.zeros(rows, bool),
+        )
+
+    @property
+    def slowest(self) -> int:
+        """How many episodes the slowest row has finished."""
+        return int(self.episode.min())
+
+    def count(self, playing_B: np.ndarray, success_B: Any) -> None:
+        """Count the last step's rewards and the episodes that ended with it. `success_B`: None where the world has none."""
+        (rows,) = np.nonzero(playing_B)
+        self.returns[rows, self.episode[rows]] += self.reward[rows]
+        if success_B is not None:
+            (rows,) = np.nonzero(playing_B & self.done)
+            self.successes[rows, self.episode[rows]] = np.asarray(success_B, np.float64)[rows]
+        self.episode += self.done
 
 
 def evaluate(
