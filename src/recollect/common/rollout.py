@@ -6,7 +6,7 @@ interface only (a gymnasium vector environment without autoreset, and a function
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -103,69 +103,107 @@ def _play(
         observations: zeros [B, T + 1, D] that are written, or [B, 0]: they are not kept.
         saved: the policy that acts, and where its play is saved.
     """
-    batch, horizon = world.num_envs, world.horizon
-    rewards = np.zeros((batch, horizon), np.float32)
-    terminals = np.zeros((batch, horizon), np.uint8)
-    lengths = np.zeros(batch, np.int64)
-    successes = np.full(batch, np.nan)
-    live = np.ones(batch, bool)
-    actions = np.zeros(0)
-    reward, done = np.zeros(batch, np.float32), np.zeros(batch, bool)
-    keeps = observations.shape[1] > 0
-    first = 0
-
-    def state() -> dict[str, Any]:
-        of_all = {"actions": actions, "rewards": rewards, "terminals": terminals, "lengths": lengths}
-        now = {"live": live, "observation": observation, "reward": reward, "done": done, "t": np.array(t)}
-        own = {**of_all, "successes": successes, **now}
-        assert saved is not None
-        return joined(own=own) | play_arrays(world, saved[0])
-
     begun = {} if saved is None else saved[1].take()
     if saved is not None and begun:
         load_play(world, saved[0], begun)
-        own = part(begun, "own")
-        actions, rewards, terminals, lengths = (own[n] for n in ("actions", "rewards", "terminals", "lengths"))
-        successes, live, observation = own["successes"], own["live"], own["observation"]
-        reward, done, first = own["reward"], own["done"], int(own["t"])
+        now = _Standing.of(part(begun, "own"))
     else:
-        observation, _ = world.reset(options={"reset_mask": np.ones(batch, bool)})
-        if keeps:
-            observations[:, 0] = observation
+        now = _Standing.first(world)
     begun.clear()
-    for t in range(first, horizon):
+
+    def state() -> dict[str, Any]:
+        assert saved is not None
+        return joined(own=now.arrays()) | play_arrays(world, saved[0])
+
+    keeps = observations.shape[1] > 0
+    if keeps:
+        observations[:, 0] = now.observation
+    while now.t < world.horizon and now.live.any():
         if saved is not None:
             saved[1].offer(state)
-        action = act(observation, reward, done, t, live)
-        if t == 0:
-            kind = np.float32 if action.dtype.kind == "f" else np.int64
-            actions = np.zeros((batch, horizon, *action.shape[1:]), kind)
-        before = observation
-        observation, reward, terminated, truncated, info = world.step(action)
-        faults.check_step(world, observation, reward)
-        done = np.asarray(terminated | truncated)
+        action = act(now.observation, now.reward, now.done, now.t, now.live)
+        before, live = now.observation, now.live
+        now.observation, now.reward, terminated, truncated, info = world.step(action)
+        faults.check_step(world, now.observation, now.reward)
+        now.done = np.asarray(terminated | truncated)
         if watch is not None:
-            watch(before, action, reward, done, live)
-        actions[live, t], rewards[live, t] = action[live], reward[live]
+            watch(before, action, now.reward, now.done, live)
         if keeps:
-            observations[live, t + 1] = observation[live]
-        terminals[live, t] = terminated[live]
-        lengths[live] += 1
-        ended = live & done
-        if ended.any():
-            if "success" in info:
-                successes[ended] = np.asarray(info["success"], np.float64)[ended]
-            live = live & ~ended
-            if not live.any():
-                break
-        if done.any():
-            observation, _ = world.reset(options={"reset_mask": done})
-    longest = int(lengths.max())
+            observations[live, now.t + 1] = now.observation[live]
+        now.count(action, terminated, info.get("success"))
+        if now.done.any() and now.live.any():
+            now.observation, _ = world.reset(options={"reset_mask": now.done})
+    longest = int(now.lengths.max())
     return Episodes(
         observations[:, : longest + 1],
-        actions[:, :longest],
-        rewards[:, :longest],
-        terminals[:, :longest],
-        lengths,
-        successes,
+        now.actions[:, :longest],
+        now.rewards[:, :longest],
+        now.terminals[:, :longest],
+        now.lengths,
+        now.successes,
     )
+
+
+@dataclass
+class _Standing:
+    """How far all instances are: what a scoring saves besides the world's state and the policy's.
+
+    Attributes:
+        actions, rewards, terminals, lengths, successes: see `Episodes`; as long as the longest episode can be.
+        live: bool [B], whose episode is not over.
+        observation, reward, done: [B, D], [B] and [B], what the last step gave.
+        t: the step that comes, from 0.
+    """
+
+    actions: np.ndarray
+    rewards: np.ndarray
+    terminals: np.ndarray
+    lengths: np.ndarray
+    successes: np.ndarray
+    live: np.ndarray
+    observation: np.ndarray
+    reward: np.ndarray
+    done: np.ndarray
+    t: int
+
+    @classmethod
+    def first(cls, world: VectorWorld) -> _Standing:
+        """Before the first step: every instance is reset."""
+        batch, horizon = world.num_envs, world.horizon
+        return cls(
+            actions=np.zeros(0),  # of what kind they are says the first
+            rewards=np.zeros((batch, horizon), np.float32),
+            terminals=np.zeros((batch, horizon), np.uint8),
+            lengths=np.zeros(batch, np.int64),
+            successes=np.full(batch, np.nan),
+            live=np.ones(batch, bool),
+            observation=world.reset(options={"reset_mask": np.ones(batch, bool)})[0],
+            reward=np.zeros(batch, np.float32),
+            done=np.zeros(batch, bool),
+            t=0,
+        )
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return vars(self) | {"t": np.array(self.t)}
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, np.ndarray]) -> _Standing:
+        """From what `arrays` gave."""
+        others = dict(arrays)
+        t = int(others.pop("t"))
+        return cls(**others, t=t)
+
+    def count(self, action: np.ndarray, terminated: np.ndarray, success: Any) -> None:
+        """Write down the step that was made. `success`: [B], or None where the world has no such thing."""
+        live, t = self.live, self.t
+        if t == 0:
+            kind = np.float32 if action.dtype.kind == "f" else np.int64
+            self.actions = np.zeros((*self.rewards.shape, *action.shape[1:]), kind)
+        self.actions[live, t], self.rewards[live, t] = action[live], self.reward[live]
+        self.terminals[live, t] = terminated[live]
+        self.lengths[live] += 1
+        ended = live & self.done
+        if success is not None and ended.any():
+            self.successes[ended] = np.asarray(success, np.float64)[ended]
+        self.live = live & ~ended
+        self.t += 1
