@@ -98,19 +98,28 @@ def device_lease(
             do=f"put a folder there in which all users may write, or name one by {FOLDER_VARIABLE}; of a single file, have"
             " its owner remove it (jobs that look in different folders can meet on a GPU)",
         ) from error
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = ",".join(taken)
     try:
-        yield "cuda"
+        with _seen_alone(taken):
+            yield "cuda"
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+
+
+@contextmanager
+def _seen_alone(devices: list[str]) -> Iterator[None]:
+    """CUDA that begins in this block sees these devices and no others, from then on."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = ",".join(devices)
+    try:
+        yield
     finally:
         if cuda_has_begun() and not _begun:
-            _begun.extend(taken)
+            _begun.extend(devices)
         if before is None:
             os.environ.pop(VARIABLE, None)
         else:
             os.environ[VARIABLE] = before
-        for descriptor in held:
-            os.close(descriptor)
 
 
 def usable(wanted: str, devices: list[str] | None = None) -> list[str]:

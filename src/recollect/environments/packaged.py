@@ -68,54 +68,38 @@ class Plain(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.time = 0
         self._draws = np.random.RandomState(0) if own_draws else None
         self._own = {name: getattr(self._draws, name) for name in SHARED} if own_draws else {}
-        seen = environment.observation_space
-        if not _is_image(seen) and not seen.is_np_flattenable:
-            raise UserError(
-                f"observations {seen} are not made of numbers", where=world, do="wrap the environment first"
-            )
-        acts = environment.action_space
-        choices = isinstance(acts, Discrete | MultiDiscrete | MultiBinary)
-        if not choices and not (isinstance(acts, Box) and acts.is_bounded()):
-            what = f"actions {acts} are neither choices nor bits nor numbers with bounds"
-            raise UserError(what, where=world, do="wrap the environment first")
+        _check_kinds(environment, world)
 
         # The first image, and everything else as one tuple.
-        self._image: Keys | None = None
-        self._others: list[Keys] = []
-        others = []
-        for keys, leaf in _leaves(seen):
-            if self._image is None and _is_image(leaf):
-                self._image = keys
-                image_shape = leaf.shape or ()
-            else:
-                self._others.append(keys)
-                others.append(leaf)
+        seen = environment.observation_space
+        leaves = dict(_leaves(seen))
+        self._image = next((keys for keys, leaf in leaves.items() if _is_image(leaf)), None)
+        self._image_shape = () if self._image is None else leaves.pop(self._image).shape or ()
         if self._image is None and shown == "image":
             raise UserError(f"there is no image in {seen}", where=world, do="leave out `observation: image`")
-        if not others and shown == "numbers":
+        if not leaves and shown == "numbers":
             raise UserError(f"there is only an image in {seen}", where=world, do="leave out `observation: numbers`")
-        self._other_space = Tuple(others)
-        self.parts: Parts = {}
+        self._others = list(leaves)
+        self._other_space = Tuple(list(leaves.values()))
         self.action_space = self._what_is_done()
-        if self._image is not None and (shown == "image" or not others):
-            self.observation_space = Box(0, 255, image_shape, np.uint8)
-            return
+        self.observation_space, self.parts = self._what_is_seen()
+
+    def _what_is_seen(self) -> tuple[Box, Parts]:
+        """The space of observations, and where the parts of a flat one stand."""
+        if self._image is not None and (self.shown == "image" or not self._others):
+            return Box(0, 255, self._image_shape, np.uint8), {}
         flat: Any = flatten_space(self._other_space)
-        low = [flat.low]
-        high = [flat.high]
-        if timer is not None:
-            low.append(np.zeros(1))
-            high.append(np.full(1, np.inf))
-        if self._image is not None and shown == "whole":
-            pixels = int(np.prod(image_shape))
-            low.insert(0, np.zeros(pixels))
-            high.insert(0, np.full(pixels, 255))
-            numbers = sum(map(len, low[1:]))
-            self.parts["image"] = (slice(0, pixels), image_shape)
-            self.parts["numbers"] = (slice(pixels, pixels + numbers), (numbers,))
-        low_D = np.concatenate(low).astype(np.float32)
-        high_D = np.concatenate(high).astype(np.float32)
-        self.observation_space = Box(low_D, high_D, dtype=np.float32)
+        bounds = [(flat.low, flat.high)]
+        if self.timer is not None:
+            bounds.append((np.zeros(1), np.full(1, np.inf)))
+        parts: Parts = {}
+        if self._image is not None and self.shown == "whole":
+            pixels, numbers = int(np.prod(self._image_shape)), sum(len(low) for low, _ in bounds)
+            bounds.insert(0, (np.zeros(pixels), np.full(pixels, 255)))
+            parts["image"] = (slice(0, pixels), self._image_shape)
+            parts["numbers"] = (slice(pixels, pixels + numbers), (numbers,))
+        low_D, high_D = (np.concatenate(bound).astype(np.float32) for bound in zip(*bounds, strict=True))
+        return Box(low_D, high_D, dtype=np.float32), parts
 
     def _what_is_done(self) -> Discrete | MultiBinary | Box:
         acts: Any = self.env.action_space
@@ -333,6 +317,17 @@ def _numbers(said: dict[str, Any], name: str, count: int) -> np.ndarray:
         what = f"info['{name}'] is not one number"
         raise UserError(what, where="options of the world: metrics", do="leave it out") from error
     return number_B
+
+
+def _check_kinds(environment: Any, world: str) -> None:
+    """Raise a UserError where what an environment shows, or what can be done in it, is of a kind that is not known here."""
+    seen, acts = environment.observation_space, environment.action_space
+    if not _is_image(seen) and not seen.is_np_flattenable:
+        raise UserError(f"observations {seen} are not made of numbers", where=world, do="wrap the environment first")
+    choices = isinstance(acts, Discrete | MultiDiscrete | MultiBinary)
+    if not choices and not (isinstance(acts, Box) and acts.is_bounded()):
+        what = f"actions {acts} are neither choices nor bits nor numbers with bounds"
+        raise UserError(what, where=world, do="wrap the environment first")
 
 
 def _is_image(space: Any) -> bool:
