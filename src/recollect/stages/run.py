@@ -11,7 +11,8 @@ import logging
 import time
 from functools import partial
 
-from recollect.settings.errors import UserError, as_user_error
+from recollect.settings.catalogue import message_of
+from recollect.settings.errors import UserError
 from recollect.settings.resolve import names
 from recollect.settings.still import held_still
 from recollect.stages import evaluate, paths, train
@@ -58,7 +59,7 @@ def ahead(
             scale, env, method, wanted, trust_checkpoint=trust_checkpoint, device=device
         )
     except Exception as error:
-        said = as_user_error(error)
+        said = message_of(error)
         log.warning("seeds are trained one after the other: %s", said or error, exc_info=said is None)
         return
     share = (time.perf_counter() - start) / max(begun, 1)  # of the device, that each of them had

@@ -24,7 +24,8 @@ from typing import Any
 
 from recollect.artifacts import stopping
 from recollect.artifacts.lock import dies_with_parent
-from recollect.settings.errors import UserError, as_user_error
+from recollect.settings.catalogue import message_of
+from recollect.settings.errors import UserError
 from recollect.stages import records
 from recollect.stages.stage import Job, Stage, job_of
 
@@ -50,7 +51,7 @@ def together(seeds: list[int], work: Callable[[int], None]) -> None:
             work(seed)
         except Exception as error:
             failed.append(seed)
-            said = as_user_error(error)
+            said = message_of(error)
             log.error("seed %d failed: %s", seed, said or error, exc_info=said is None)
     if failed:
         what = f"{len(failed)} of {len(seeds)} runs failed: seeds {', '.join(map(str, failed))}"

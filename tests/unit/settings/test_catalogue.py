@@ -17,6 +17,7 @@ from recollect.settings.catalogue import declaration, declared, known, module_of
 from recollect.settings.errors import UserError
 from recollect.settings.loading import config_path, names
 from recollect.settings.resolve import environment_settings, scale_settings
+from recollect.stages.seeds import together
 
 WORLD = """
 from recollect.environments.base import World as BaseWorld
@@ -254,6 +255,21 @@ def test_an_error_in_own_code_is_a_message_that_names_its_line_behind_how_it_cam
     trace, _, message = capsys.readouterr().err.partition("error: ")
     assert trace.startswith("Traceback") and line in trace
     assert message.startswith(said) and f"where: {failing.name}/rule.py:4\n" in message
+
+
+def test_of_several_seeds_the_one_that_own_code_fails_names_the_line_and_the_others_are_made(
+    failing: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    (failing / "loss.py").write_text("def update(seed):\n    return 1 / (seed - 1)\n")
+    update, made = catalogue.imported(f"{failing.name}.loss", "the loss", where="test").update, []
+    with pytest.raises(UserError, match="1 of 3 runs failed: seeds 1"):
+        together([0, 1, 2], lambda seed: made.append((seed, update(seed))))
+    assert [seed for seed, _ in made] == [0, 2]
+    assert "Traceback" in capsys.readouterr().err
+    (said,) = caplog.messages
+    assert (
+        said.startswith("seed 1 failed: your code fails: ZeroDivisionError") and f"{failing.name}/loss.py:2\n" in said
+    )
 
 
 def test_a_run_that_is_stopped_while_own_code_is_at_work_and_an_error_of_ours_stay_as_they_are(failing: Path) -> None:
