@@ -67,7 +67,7 @@ class Learner:
         """The precision of an update's float32 products on a GPU.
 
         With an encoder in bfloat16 they are in TF32, which is finer still. With a recurrent encoder (`precision` is "tf32") so are
-        all but products with its state, which cuDNN or `lstm_kernels` make, in whole float32. Else all are float32.
+        all but products with its state. Those are in float32, but `lstm_kernels` round weights to 11 bits. Else all are float32.
         """
         precision = self.network.encoder.precision
         recurrent = precision == "tf32"

@@ -13,6 +13,7 @@ from recollect.common.contract import Facts
 from recollect.common.precision import in_bfloat16
 from recollect.memory_rl import dqn, sac, sacd, td3
 from recollect.memory_rl.history_policy import HistoryPolicy
+from recollect.memory_rl.lstm_operator import is_exact
 from recollect.memory_rl.lstm_over_time import over_time
 from recollect.memory_rl.networks import make_encoder
 from recollect.memory_rl.replay import Batch
@@ -139,6 +140,7 @@ def test_on_a_gpu_products_beside_a_recurrent_state_are_in_tf32_and_those_with_i
     with learner.products(), Products() as products:
         assert torch.get_float32_matmul_precision() == beside
         assert torch.backends.cudnn.allow_tf32 == in_cudnn
+        assert is_exact() == (beside == "highest")  # else kernels of LSTMs read weights of 11 bits
         over_time(x, weights).sum().backward()
         assert torch.get_float32_matmul_precision() == beside
     (of_inputs, found), *others = products.seen
