@@ -214,7 +214,7 @@ def test_a_rollout_of_helms_seeds_waits_for_nothing_but_what_agents_say(tmp_path
         played = runs._play(groups)
         waited = [where.split(":")[-1] for _, where in gpu.waits]
     assert sorted(played) == [0, 1, 2, 3] and not runs.failed
-    assert waited == ["apart"] * 4  # for each run's last values; for what agents say it waits by an event
+    assert waited == ["unpacked_outputs"] * 4  # for each run's last values; for what agents say it waits by an event
     assert len(replays) == 2 * hp.rollout + 4 * (hp.rollout + 1)  # of the language model, and of what each agent says
 
 
