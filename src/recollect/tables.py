@@ -20,7 +20,7 @@ from recollect.settings.errors import UserError
 from recollect.settings.resolve import figure_settings, resolve
 from recollect.settings.still import held_still
 from recollect.stages import claims as judging
-from recollect.stages import first_words, paths
+from recollect.stages import first_words, networks, paths
 from recollect.stages.check import hand_over
 from recollect.stages.inputs import figure_inputs, figure_runs
 from recollect.stages.making import make_job
@@ -57,6 +57,7 @@ def figure(
         runs = [Run(scale, *of, at, config, resolve(scale, *of)) for of in figure_runs(scale, name)]
         if make:
             left = remaining(plan(scale, [name])).needs
+            networks.check_networks(left)
             if said := first_words.of(left, local=True, cores=1, most_hours=None, selected=default_selection()):
                 print(said, file=sys.stderr)
             make_job(Job("figure", scale, name), device)

@@ -198,6 +198,16 @@ def test_what_is_only_touched_is_not_refused_for_its_hours(finished: Any) -> Non
     assert finished.ran() == finished.planned() == []
 
 
+@pytest.mark.slow
+def test_a_network_that_cannot_be_made_is_refused_before_its_histories_are(untouched: Any) -> None:
+    said = untouched.snakemake("--cores", "1", "results/demo/figures/radt_maze_runner.pdf", check=False)
+    assert (
+        "environment 'maze_runner_15x15' with method 'ad' at scale demo" in said
+        and "observation_embedding: linear" in said
+    )
+    assert untouched.ran() == []
+
+
 @pytest.mark.quick("option0")
 @pytest.mark.parametrize("option", [["--sdm=apptainer"], ["--use-singularity"], ["--sdm", "conda", "apptainer"]])
 def test_jobs_are_not_run_outside_of_the_container_that_was_asked_for(untouched: Any, option: list[str]) -> None:

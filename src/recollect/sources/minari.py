@@ -26,7 +26,7 @@ from recollect.artifacts.damaged import DAMAGED
 from recollect.common.histories import COLUMNS, Histories
 from recollect.environments import registry, single
 from recollect.environments.base import Task
-from recollect.settings.errors import UserError
+from recollect.settings.errors import UserError, nearest
 from recollect.settings.schema import Frozen
 from recollect.sources.columns import Columns
 from recollect.sources.published import broken, rows_of
@@ -230,6 +230,10 @@ def _storage() -> Any:
 # ------------------------------------------------------------------------------------------------------------- writing
 
 
+#: What may be said about a dataset.
+ABOUT = frozenset({"algorithm_name", "author", "author_email", "code_permalink", "description"})
+
+
 def write(
     dataset: str,
     histories: Histories,
@@ -247,8 +251,11 @@ def write(
         about: author, description and the like, as `minari.create_dataset_from_buffers` takes them.
 
     Raises:
-        UserError: there is a dataset of this name, its name is none, or Minari is not installed.
+        UserError: there is a dataset of this name, its name is none, `about` says something else, or Minari is not installed.
     """
+    if wrong := sorted(set(about) - ABOUT):
+        what = f"a dataset shows nothing called '{wrong[0]}'"
+        raise UserError(what, where=f"to_minari({dataset!r})", do=nearest(wrong[0], ABOUT))
     namespace = _parse(dataset)
     minari, target = _minari(), _storage().get_dataset_path(dataset)
     if target.exists():

@@ -93,6 +93,9 @@ def in_words(job: Job, reason: str) -> str | None:
             words += _params(job)
         elif part.startswith("Code has changed"):
             words.append("the rule's own command changed")
+        elif part.startswith("Forced execution"):
+            # Our command forces nothing: the mark of a job that did not end is there, and Snakemake says nothing else of it.
+            words += ["interrupted: Snakemake was stopped while it ran", *(_changes(job) or [])]
         elif part.startswith(("Updated input files", "Set of input files has changed")):
             inputs = [path.as_posix() for path in stage.inputs(job).values()]
             listed = ", ".join([path for path in inputs if path in part][:3])
@@ -112,7 +115,15 @@ def _gone(job: Job, files: Sequence[Path]) -> str:
 
 
 def _params(job: Job) -> list[str]:
-    """Which of settings and code changed, by the manifests beside what the job, or each of its parts, made."""
+    """Which of settings and code changed, where it is known that something did."""
+    words = _changes(job)
+    if words is None:
+        return ["settings or code changed; the manifest that says which cannot be read"]
+    return words or ["settings or code changed; the manifest does not say which"]
+
+
+def _changes(job: Job) -> list[str] | None:
+    """What changed, by the manifests beside what the job, or each of its parts, made; None where one cannot be read."""
     words: list[str] = []
     for stage, step in STAGES[job.stage].steps(job):
         manifest = manifest_path(stage.makes(step)[0])
@@ -120,7 +131,7 @@ def _params(job: Job) -> list[str]:
             known = json.loads(manifest.read_text(encoding="utf-8"))["provenance"]
             then = json.loads(known.get("settings") or "{}")
         except (OSError, ValueError, KeyError):
-            return ["settings or code changed; the manifest that says which cannot be read"]
+            return None
         today = stage.settings_text(step)
         if known.get("settings", today) != today:
             changed = list(differences(then, json.loads(today)))
@@ -128,7 +139,7 @@ def _params(job: Job) -> list[str]:
         code = provenance.code_of(known)
         if code is not None and code != stage.code_text(step):
             words.append(_code_words(stage.modules_of(step), code))
-    return words or ["settings or code changed; the manifest does not say which"]
+    return words
 
 
 def _code_words(entries: Iterable[str], code: str) -> str:

@@ -143,3 +143,10 @@ def test_tasks_of_a_dataset_may_be_mixed_and_an_episode_that_another_follows_is_
         read([episode(3, 2, {"task": np.array([0, 1, 1])})], 0)
     with pytest.raises(UserError, match="ends before its last step"):
         read([SimpleNamespace(**{**vars(episode(4, 2, None)), "terminations": np.array([True, False])})], 0)
+
+
+def test_what_a_dataset_does_not_show_is_refused() -> None:
+    known: dict[str, Any] = {"world": "dark_room", "options": {}, "name": "room", "split": "train"}
+    histories: Any = None  # they are not looked at
+    with pytest.raises(UserError, match="shows nothing called 'autor'"):
+        minari.write("recollect/x-v0", histories, about={"autor": "me"}, **known)

@@ -20,6 +20,7 @@ from recollect.memory_rl import work as memory_rl
 from recollect.memory_rl.stacked import FEW_LSTMS
 from recollect.settings.resolve import figure_settings, resolve
 from recollect.stages import device_speeds, packs, records, train
+from recollect.stages.cost_text import cost_text
 from recollect.stages.device_speeds import timed_job
 from recollect.stages.estimating import Estimate, Estimator
 from recollect.stages.forecast import Forecast, forecast
@@ -229,7 +230,7 @@ def test_the_shares_of_an_ensembles_seeds_add_up_to_its_job(made: Path) -> None:
     # It is one job on one device, however many there are.
     for devices in (1, 4):
         assert forecast("paper", ["one"], measured={}, devices=devices).wall == pytest.approx(job + 10 + 5)
-    assert "1 figure at scale paper: 2 jobs, 5 with one for each seed" in cost.text()
+    assert "1 figure at scale paper: 2 jobs, 5 with one for each seed" in cost_text(cost)
     scratch = cost.estimates[run_of(SEEDS[0])].scratch  # each seed has checkpoints of its own
     assert sorted(cost.scratch(cost.plan.needs)) == [0, 4 * scratch]
 

@@ -11,6 +11,7 @@ from recollect.environments.registry import world_names
 from recollect.settings.catalogue import declaration
 from recollect.settings.errors import UserError
 from recollect.stages import forecast, worlds
+from recollect.stages.cost_text import cost_text
 from recollect.stages.stage import Job
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -65,11 +66,11 @@ def test_histories_that_others_have_played_need_no_package_of_their_world(
 @pytest.mark.usefixtures("in_the_repository")
 def test_a_forecast_says_which_packages_are_missing_and_what_must_be_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worlds, "find_spec", lambda package: None)
-    said = forecast.forecast("paper", ["helm_miniworld"]).text()
+    said = cost_text(forecast.forecast("paper", ["helm_miniworld"]))
     assert "not all are installed here: `make setup FAMILY=miniworld`" in said
     assert "network     to fetch clip-rn50" in said and "transfo-xl-wt103" in said
     monkeypatch.setattr(worlds, "find_spec", lambda package: "there")
-    assert "packages  " not in forecast.forecast("demo", ["amago_dark_key_door"]).text()
+    assert "packages  " not in cost_text(forecast.forecast("demo", ["amago_dark_key_door"]))
 
 
 def test_every_world_that_needs_a_package_of_a_family_declares_it() -> None:

@@ -131,7 +131,7 @@ def test_a_world_concerns_its_own_environments(source: Path) -> None:
 
 
 def test_the_evaluator_concerns_training_only_where_training_evaluates(source: Path) -> None:
-    line = "    returns = np.zeros((len(tasks), episodes))"
+    line = "        return int(self.episode.min())"
     before, watched = codes(), codes("smoke")  # smoke: evaluate_every is set
     edit(source / "evaluation/in_context.py", line, line + " + 0")
     offline = of("dt", "ad", "radt", "radt_agnostic", stages=("evaluate",))

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import fast_yaml
 import pytest
 
-from recollect.artifacts.sealed import write_json
+from recollect.artifacts.sealed import manifest_path, write_json
 from recollect.settings.errors import UserError
 from recollect.stages import paths, records, why
 from recollect.stages.plan import Plan
@@ -61,6 +61,18 @@ def test_what_was_made_and_is_gone_is_told_from_what_was_never_made(workdir: Pat
     assert in_words(RUN, "") == f"missing: {scores} was made and is gone"
     write_json(records.place(RUN._replace(stage="train")), {}, kind=records.KIND)
     assert in_words(RUN, "") == f"missing: {policy} was made and is gone"
+
+
+def test_a_job_that_was_interrupted_is_called_so_with_what_changed_before(workdir: Path) -> None:
+    """Snakemake says of its own mark that the job is forced, which nobody did, and nothing else."""
+    job = Job("figure", "demo", "helm_minigrid")
+    interrupted = "interrupted: Snakemake was stopped while it ran"
+    for known, said in (({}, interrupted), ({"settings": '{"figure": {}}'}, f"{interrupted}; settings changed: ")):
+        for path in STAGES["figure"].makes(job):
+            write_json(path, {}, kind="figure", provenance=known)
+        assert str(in_words(job, "Forced execution")).startswith(said)
+    manifest_path(STAGES["figure"].makes(job)[0]).write_text("no JSON")
+    assert in_words(job, "Forced execution") == interrupted
 
 
 @pytest.mark.parametrize(
@@ -147,7 +159,7 @@ def test_only_what_is_a_reason_of_its_own_is_said_and_each_once(workdir: Path) -
         write_json(path, {}, kind="figure")  # whose manifest names neither settings nor code
     follows = "Input files updated by another job: a, b"
     assert in_words(FIGURE, follows) is None
-    assert in_words(FIGURE, f"{follows}; Forced execution") == "forced execution"
+    assert in_words(FIGURE, f"{follows}; Some other reason") == "some other reason"
     code = "Code has changed since last execution"
     assert in_words(FIGURE, f"{code}; {code}") == "the rule's own command changed"
     assert in_words(FIGURE, "Updated input files: elsewhere") == "its inputs are others than they were"

@@ -1,0 +1,59 @@
+"""Networks of runs: whether each can be made for what its environment shows, before anything runs.
+
+A run finds that out when it begins, but its histories may take hours before. A method that can be asked has a function
+``build_network(settings, facts)`` in its file, which raises a UserError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from recollect.settings.errors import UserError
+from recollect.settings.resolve import algorithm_module, environment_settings, method_path, played_method, resolve
+from recollect.settings.still import held_still
+from recollect.stages.stage import Job
+
+if TYPE_CHECKING:
+    from recollect.common.contract import Facts
+
+
+@held_still()
+def check_networks(jobs: Iterable[Job]) -> None:
+    """Make the network of each environment and method that runs once, without weights.
+
+    Raises:
+        UserError: one cannot be made; the message names environment, method and scale, too.
+    """
+    runs = [job for job in jobs if job.stage == "run"]
+    for scale, env, method in dict.fromkeys((job.scale, job.env, played_method(*job[1:4])) for job in runs):
+        try:
+            _build(scale, env, method)
+        except UserError as error:
+            where = f"environment '{env}' with method '{method}' at scale {scale}: {error.where}"
+            raise UserError(error.what, where=where, do=error.do) from error
+
+
+def _build(scale: str, env: str, method: str) -> None:
+    import torch
+
+    settings = resolve(scale, env, method, seed=0)
+    build = getattr(algorithm_module(settings.method.algorithm, where=method_path(method)), "build_network", None)
+    facts = None if build is None else _facts(scale, env)
+    if build is not None and facts is not None:
+        with torch.device("meta"):
+            build(settings, facts)
+
+
+def _facts(scale: str, env: str) -> Facts | None:
+    """What an environment shows; of a world whose packages are not here only that its numbers are not whole, else None."""
+    from recollect.common.contract import Facts, facts_of
+    from recollect.common.work import known_of
+
+    environment = environment_settings(scale, env)
+    try:
+        return facts_of(environment)
+    except UserError:
+        size = int(known_of("observations", env, 0)) if environment.images is None else environment.images.width
+        # Which actions there are matters little to whether a network can be made. How long an episode is would matter.
+        return Facts(size, observation_values=(), actions=2, horizon=1) if size else None

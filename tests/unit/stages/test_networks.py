@@ -1,0 +1,49 @@
+"""A network that cannot be made for what its environment shows is refused before the first job, and no other is."""
+
+from __future__ import annotations
+
+import pytest
+
+from recollect.settings.errors import UserError
+from recollect.settings.loading import names
+from recollect.settings.still import held_still
+from recollect.stages.networks import check_networks
+from recollect.stages.plan import plan
+from recollect.stages.stage import Job
+
+pytestmark = pytest.mark.usefixtures("in_the_repository")
+
+
+@pytest.mark.parametrize("scale", ["smoke", pytest.param("paper", marks=pytest.mark.slow)])
+@held_still()
+def test_networks_of_all_figures_of_histories_can_be_made(scale: str) -> None:
+    figures = [name for name in names("figures") if name.startswith("radt_")]
+    jobs = plan(scale, figures).needs
+    assert len({job.env for job in jobs if job.stage == "run"}) >= 4
+    check_networks(jobs)
+
+
+@pytest.mark.parametrize(
+    ("env", "method", "said"),
+    [
+        ("maze_runner_15x15", "ad", "no small whole numbers"),
+        ("meta_world", "radt", "no small whole numbers"),  # whether its packages are here or not
+        ("dark_room_20x20", "ad.greedy", "128 timesteps, but needs 400"),
+    ],
+)
+def test_what_the_settings_of_a_scale_are_not_for_is_refused_with_its_names(env: str, method: str, said: str) -> None:
+    with pytest.raises(UserError, match=said) as refused:
+        check_networks([Job("generate", "demo", env), Job("run", "demo", env, method, "0")])
+    of = f"environment '{env}' with method '{method.split('.')[0]}' at scale demo: hyperparameters: network."
+    assert refused.value.where.startswith(of)
+
+
+def test_what_runs_no_training_and_methods_that_make_no_such_network_are_passed_over() -> None:
+    check_networks(
+        [
+            Job("generate", "demo", "meta_world"),
+            Job("figure", "demo", "radt_meta_world"),
+            Job("run", "demo", "tmaze_passive_5", "dqn_lstm", "0"),
+            Job("run", "demo", "bullet_ant_p", "td3_gpt", "0"),
+        ]
+    )
