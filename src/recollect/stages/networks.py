@@ -25,7 +25,7 @@ def check_networks(jobs: Iterable[Job]) -> None:
     Raises:
         UserError: one cannot be made; the message names environment, method and scale, too.
     """
-    runs = [job for job in jobs if job.stage == "run"]
+    runs = [job for job in jobs if job.stage in ("run", "measure")]
     for scale, env, method in dict.fromkeys((job.scale, job.env, played_method(*job[1:4])) for job in runs):
         try:
             _build(scale, env, method)

@@ -38,11 +38,17 @@ def test_what_the_settings_of_a_scale_are_not_for_is_refused_with_its_names(env:
     assert refused.value.where.startswith(of)
 
 
+def test_a_network_whose_speed_alone_is_measured_is_tried_too() -> None:
+    with pytest.raises(UserError, match="needs 400"):
+        check_networks([Job("measure", "demo", "dark_room_20x20", "ad", "0")])
+
+
 def test_what_runs_no_training_and_methods_that_make_no_such_network_are_passed_over() -> None:
     check_networks(
         [
             Job("generate", "demo", "meta_world"),
             Job("figure", "demo", "radt_meta_world"),
+            Job("embed", "demo", "meta_world", "radt"),
             Job("run", "demo", "tmaze_passive_5", "dqn_lstm", "0"),
             Job("run", "demo", "bullet_ant_p", "td3_gpt", "0"),
         ]
