@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +37,25 @@ def embedder_name(memory: MemorySettings) -> tuple[str, str]:
     return kind, name
 
 
+def trained_embedder(settings: Settings) -> tuple[Settings, Any]:
+    """The settings of the run whose network is the embedder, and the module of its algorithm.
+
+    Raises:
+        UserError: its network cannot be an embedder, or key windows are longer than those that it learns from.
+    """
+    memory, (_, name) = memory_of(settings), embedder_name(memory_of(settings))
+    of = resolve(settings.scale, settings.environment.name, name, memory.embedder_seed)
+    module = algorithm_module(of.method.algorithm, where=f"memory.embedder: {memory.embedder}", does="network")
+    learned = of.method.hyperparameters.context
+    if memory.key_context > learned:
+        raise UserError(
+            f"key windows have {memory.key_context} steps, and the windows that '{name}' learns from {learned}",
+            where=f"memory.key_context of '{settings.method.name}' in '{settings.environment.name}'",
+            do=f"set memory.key_context to {learned} or less, or the context of '{name}' to {memory.key_context}",
+        )
+    return of, module
+
+
 def load_embedder(
     settings: Settings, inputs: Inputs, facts: Facts, arrays: Mapping[str, np.ndarray] | None = None
 ) -> Embedder:
@@ -48,15 +68,7 @@ def load_embedder(
     memory, precision = memory_of(settings), settings.method.hyperparameters.optimisation.precision
     kind, name = embedder_name(memory)
     if kind == "method":
-        of = resolve(settings.scale, settings.environment.name, name, memory.embedder_seed)
-        module = algorithm_module(of.method.algorithm, where=f"memory.embedder: {memory.embedder}", does="network")
-        learned = of.method.hyperparameters.context
-        if memory.key_context > learned:
-            raise UserError(
-                f"key windows have {memory.key_context} steps, and the windows that '{name}' learns from {learned}",
-                where=f"memory.key_context of '{settings.method.name}' in '{settings.environment.name}'",
-                do=f"set memory.key_context to {learned} or less, or the context of '{name}' to {memory.key_context}",
-            )
+        of, module = trained_embedder(settings)
         network = module.build_network(of, facts)
         if not arrays:
             arrays = read_arrays(inputs.need("embedder_policy"), kind="policy")

@@ -47,7 +47,7 @@ from recollect.radt.context_reader import ContextReader
 from recollect.radt.decision_transformer import DecisionTransformer, bins_of
 from recollect.radt.demonstrations import Demonstrations
 from recollect.radt.embedders import Embedder
-from recollect.radt.embedding import SteppedQueries, embedder_name, load_embedder
+from recollect.radt.embedding import SteppedQueries, embedder_name, load_embedder, trained_embedder
 from recollect.radt.episodic_memory import EpisodicSettings, Hits
 from recollect.radt.experience import Experience
 from recollect.radt.memory_settings import MemorySettings
@@ -293,6 +293,24 @@ class RetrievalPolicy(InContextPolicy):
         return super().arrays() | joined(embedder=self.embedder.arrays())
 
 
+def check(settings: Settings, facts: Facts) -> None:
+    """Raise a UserError where settings do not go together: before the first job, not when the embedder has learned."""
+    if embedder_name(memory_of(settings))[0] == "method":
+        trained_embedder(settings)
+    _check_losses(settings, facts)
+    build_network(settings, facts)
+
+
+def _check_losses(settings: Settings, facts: Facts) -> None:
+    chosen: Hyperparameters = settings.method.hyperparameters
+    if facts.action_size and chosen.return_loss and chosen.optimisation.micro_batches > 1:
+        raise UserError(
+            "the loss of returns is a mean over steps, that of actions here over numbers: parts of a batch weigh otherwise",
+            where="hyperparameters: optimisation.micro_batches",
+            do="set optimisation.micro_batches: 1, or return_loss: 0 as published for continuous actions",
+        )
+
+
 def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
     chosen: Hyperparameters = settings.method.hyperparameters
     steps_read = max(chosen.retrieval.places, chosen.acting.select) * chunk_settings(memory_of(settings)).value_length
@@ -317,14 +335,9 @@ def train(settings: Settings, inputs: Inputs, run: Run) -> RetrievalPolicy:
     """Learn to predict the histories' actions while reading what the memory holds that is similar."""
     chosen: Hyperparameters = settings.method.hyperparameters
     facts = facts_of(settings.environment)
+    _check_losses(settings, facts)
     network = build_network(settings, facts).to(inputs.device)
     histories, store = open_experience("histories", settings, inputs, facts)
-    if facts.action_size and chosen.return_loss and chosen.optimisation.micro_batches > 1:
-        raise UserError(
-            "the loss of returns is a mean over steps, that of actions here over numbers: parts of a batch weigh otherwise",
-            where="hyperparameters: optimisation.micro_batches",
-            do="set optimisation.micro_batches: 1, or return_loss: 0 as published for continuous actions",
-        )
     embedder = load_embedder(settings, inputs, facts)
     reader = ContextReader(settings, inputs, store, histories, embedder)
     sampler = WindowSampler(histories, **chosen.sampling(settings.seed))

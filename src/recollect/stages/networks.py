@@ -1,7 +1,7 @@
 """Networks of runs: whether each can be made for what its environment shows, before anything runs.
 
 A run finds that out when it begins, but its histories may take hours before. A method that can be asked has a function
-``build_network(settings, facts)`` in its file, which raises a UserError.
+``check(settings, facts)`` in its file, or else ``build_network(settings, facts)``, which raises a UserError.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ def check_networks(jobs: Iterable[Job]) -> None:
     runs = [job for job in jobs if job.stage in ("run", "measure")]
     for scale, env, method in dict.fromkeys((job.scale, job.env, played_method(*job[1:4])) for job in runs):
         try:
-            _build(scale, env, method)
+            _check(scale, env, method)
         except UserError as error:
             where = f"environment '{env}' with method '{method}' at scale {scale}: {error.where}"
             raise UserError(error.what, where=where, do=error.do) from error
 
 
-def _build(scale: str, env: str, method: str) -> None:
+def _check(scale: str, env: str, method: str) -> None:
     import torch
 
     settings = resolve(scale, env, method, seed=0)
-    build = getattr(algorithm_module(settings.method.algorithm, where=method_path(method)), "build_network", None)
-    facts = None if build is None else _facts(scale, env)
-    if build is not None and facts is not None:
+    module = algorithm_module(settings.method.algorithm, where=method_path(method))
+    check = getattr(module, "check", getattr(module, "build_network", None))
+    facts = None if check is None else _facts(scale, env)
+    if check is not None and facts is not None:
         with torch.device("meta"):
-            build(settings, facts)
+            check(settings, facts)
 
 
 def _facts(scale: str, env: str) -> Facts | None:

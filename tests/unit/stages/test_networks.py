@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from recollect.settings.errors import UserError
@@ -36,6 +38,14 @@ def test_what_the_settings_of_a_scale_are_not_for_is_refused_with_its_names(env:
         check_networks([Job("generate", "demo", env), Job("run", "demo", env, method, "0")])
     of = f"environment '{env}' with method '{method.split('.')[0]}' at scale demo: hyperparameters: network."
     assert refused.value.where.startswith(of)
+
+
+def test_a_memory_that_no_embedder_can_key_is_refused_with_them(workdir: Path) -> None:
+    """Else it is found when the embedder has been trained, which may take hours."""
+    path, entries = Path("config/scales/demo.yaml"), "max_entries_per_task: 800"
+    path.write_text(path.read_text().replace(f"key_context: 100, {entries}", f"key_context: 101, {entries}"))
+    with pytest.raises(UserError, match="key windows have 101 steps, and the windows that 'dt' learns from 100"):
+        check_networks([Job("run", "demo", "dark_room_10x10", "radt", "0")])
 
 
 def test_a_network_whose_speed_alone_is_measured_is_tried_too() -> None:
