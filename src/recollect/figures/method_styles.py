@@ -59,6 +59,8 @@ METHOD_STYLES: dict[str, MethodStyle] = {
     "helm": MethodStyle(BLUE, "o"),
     "helmv2": MethodStyle(SKY, "D", DASH_DOT),
     "shelm": MethodStyle(GREEN, "P"),
+    "shelm.untrained_images": MethodStyle(shaded(GREEN, -0.42), "X", LONG_DASH),
+    "shelm_lstm": MethodStyle(ORANGE, "D", DASH_DOT),
     "ppo_lstm": MethodStyle(VERMILLION, "s"),
     "ppo_cnn": MethodStyle(GREY, "v", LONG_DASH),
     # How actions are picked: the colour of the method, darker (the likeliest) or lighter (drawn).

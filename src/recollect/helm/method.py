@@ -83,7 +83,7 @@ def method_with_history(make_history: MakeHistory | None) -> Method:
 
 
 def make_network(
-    settings: Settings, facts: Facts, arrays: PolicyArrays, *, history: int = 0, units: int = 0
+    settings: Settings, facts: Facts, arrays: PolicyArrays, *, history: int = 0, units: int = 0, reads: int = 0
 ) -> ActorCritic:
     """The network that the settings describe, with a policy's arrays or with weights that follow from the seed.
 
@@ -98,6 +98,7 @@ def make_network(
         channel_scale=hp.channel_scale,
         history=history,
         units=units,
+        reads=reads,
         actor=hp.actor,
         critic=hp.critic,
         generator=torch.Generator().manual_seed(seed_of("actor-critic weights", settings.seed)),

@@ -45,11 +45,15 @@ class Hyperparameters(OnPolicyHyperparameters):
 
 
 class RecurrentAgent(Agent):
-    """Remembers by the LSTM of its network. The state is that in front of the image that is seen."""
+    """Remembers by the LSTM of its network. The state is that in front of the image that is seen.
+
+    `read`: what the LSTM gets of that image besides its features; here nothing.
+    """
 
     def __init__(self, network: ActorCritic, sequences: int, device: torch.device | str) -> None:
         super().__init__(network, None, device)
         self.sequences = sequences
+        self.read: tuple[Tensor, ...] = ()
 
     def start(self, batch: int) -> None:
         self._hidden_BU, self._cell_BU = torch.zeros(2, batch, self.network.units, device=self.device).unbind()
@@ -65,18 +69,23 @@ class RecurrentAgent(Agent):
     @torch.no_grad()
     def outputs(self) -> Tensor:
         """See `Agent.outputs`; the image is remembered."""
-        said, hidden_BU, cell_BU = self._step(self._images)
+        said, hidden_BU, cell_BU = self._step(self._images, *self.read)
         self._hidden_BU, self._cell_BU = hidden_BU.clone(), cell_BU.clone()  # a graph's are gone with the next call
         return said
 
     @torch.no_grad()
     def value(self, images: np.ndarray | None = None) -> np.ndarray:
         """See `Agent.value`; `images` are those that `act` led to."""
-        return unpacked_outputs(self._step(self._images if images is None else self.put(images))[0])[1]
+        seen = (self._images, *self.read) if images is None else (self.put(images), *self.reading(images))
+        return unpacked_outputs(self._step(*seen)[0])[1]
 
-    def _step(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What the network says of images, [B, A + 1], and output and cell behind them, [B, U]."""
-        whole = self.acting_graph(images, self._hidden_BU, self._cell_BU)
+    def reading(self, images: np.ndarray) -> tuple[Tensor, ...]:
+        """What the LSTM reads besides the features of images; here nothing."""
+        return ()
+
+    def _step(self, *seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What the network says of images (and what is read of them), [B, A + 1], and output and cell behind them, [B, U]."""
+        whole = self.acting_graph(*seen, self._hidden_BU, self._cell_BU)
         units = self.network.units
         return whole[:, : -2 * units], whole[:, -2 * units : -units], whole[:, -units:]
 

@@ -5,13 +5,14 @@ image; their embeddings are read best first, and the history vector is what the 
 
 - There is no threshold, nothing stands between words, and the same word may be read at every step.
 - `memory_length` counts inputs, `topk` a step; published: topk times the steps, plus one.
+- Ablation: with `untrained_images` the image encoder's weights are random, so that an image has words that do not describe it.
 - How the vocabulary is matched and which texts stand around a word is the vocabulary's (config/token_vocabularies.yaml).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -38,6 +39,12 @@ class Hyperparameters(history.LanguageHyperparameters):
         "clip", description="A name of config/token_vocabularies.yaml, which also says what images are seen with."
     )
     topk: int = Field(1, ge=1, description="Words of an image. Paper: 1, 2 or 4, by task.")
+    untrained_images: int | None = Field(
+        None,
+        ge=0,
+        description="The image encoder's weights are drawn with this seed, and words say nothing of an image; null, the paper's: "
+        "trained ones.",
+    )
     mem_len: Literal["config"] = Field("config", description="The released SHELM remembers what is configured.")
 
 
@@ -77,6 +84,15 @@ def make_history(
 ) -> history.LanguageHistory:
     """The memory of a run's agent. Raises UserError: the vocabulary is of another language model."""
     hp: Hyperparameters = settings.method.hyperparameters
+    check_words(settings)
+    memory = history.memory_of(settings, inputs, tokens=hp.topk)
+    reader = token_reader(settings, inputs, memory.embeddings_VD)
+    return history.history_of(reader, memory, settings, inputs, arrays)
+
+
+def check_words(settings: Settings) -> None:
+    """Raise a UserError where the vocabulary is of another language model than the one whose embeddings are read."""
+    hp: Any = settings.method.hyperparameters
     words = token_vocabulary(hp.token_vocabulary)
     if words.language_model != hp.language_model:
         raise UserError(
@@ -84,16 +100,21 @@ def make_history(
             where=f"config/token_vocabularies.yaml: {hp.token_vocabulary}",
             do="choose a vocabulary of that language model",
         )
-    memory = history.memory_of(settings, inputs, tokens=hp.topk)
+
+
+def token_reader(settings: Settings, inputs: Inputs, embeddings_VD: Tensor) -> TokenReader:
+    """What turns images into the words that a method's settings describe, of a language model with these embeddings."""
+    hp: Any = settings.method.hyperparameters
+    words = token_vocabulary(hp.token_vocabulary)
     model = vision_language_model(
         words.vision_language_model,
         settings.scale,
         model=inputs.get("vision_language_model"),
         device=inputs.device,
+        untrained=hp.untrained_images,
     )
     vocabulary = TokenVocabulary.on(inputs.device, inputs.need("token_vocabulary"))
-    reader = TokenReader(model, vocabulary, memory.embeddings_VD, topk=hp.topk, frames=hp.cached_frames)
-    return history.history_of(reader, memory, settings, inputs, arrays)
+    return TokenReader(model, vocabulary, embeddings_VD, topk=hp.topk, frames=hp.cached_frames)
 
 
 make_trainer, train, train_together, load_policy = method_with_history(make_history)

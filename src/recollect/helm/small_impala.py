@@ -86,6 +86,7 @@ class ActorCritic(nn.Module):
     Args:
         history: width of a history vector that the heads read in front of the features; 0: there is none.
         units: of an LSTM between encoder and heads (PyTorch's initialisation, uniform in +-1/sqrt(units)); 0: none.
+        reads: width of what the LSTM reads instead of features, which then stand behind its outputs; 0: it reads features.
         actor, critic: widths of the heads' hidden layers.
     """
 
@@ -98,6 +99,7 @@ class ActorCritic(nn.Module):
         channel_scale: int,
         history: int = 0,
         units: int = 0,
+        reads: int = 0,
         actor: int = 128,
         critic: int = 512,
         generator: torch.Generator | None = None,
@@ -105,11 +107,11 @@ class ActorCritic(nn.Module):
         super().__init__()
         self.units = units
         self.encoder = SmallImpala(shape, width, channel_scale=channel_scale, generator=generator)
-        inputs = history + (units or width)
+        inputs = history + (units + width if reads else units or width)
         self.actor = NormedHead(inputs, actor, actions, generator=generator)
         self.critic = NormedHead(inputs, critic, 1, generator=generator)
         if units:
-            self.lstm: nn.LSTM = nn.LSTM(width, units, device="meta").to_empty(device="cpu")
+            self.lstm: nn.LSTM = nn.LSTM(reads or width, units, device="meta").to_empty(device="cpu")
             with torch.no_grad():
                 for parameter in self.lstm.parameters():
                     parameter.uniform_(-(units**-0.5), units**-0.5, generator=generator)
@@ -127,9 +129,9 @@ class ActorCritic(nn.Module):
         return F.log_softmax(self.actor(features_ND), 1), self.critic(features_ND)[:, 0]
 
     def unroll(self, features_LNW: Tensor, hidden_NU: Tensor, cell_NU: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Run the LSTM over N sequences of L images, of which it gets the features, from its state before the first.
+        """Run the LSTM over N sequences of L images, of which it gets the features (or what it `reads`), from a state.
 
-        Gives what the heads read [L, N, U], and output and cell [N, U] after the last image.
+        Gives its outputs [L, N, U], and output and cell [N, U] after the last image.
         """
         outputs_LNU, (hidden_1NU, cell_1NU) = self.lstm(features_LNW, (hidden_NU[None], cell_NU[None]))
         return outputs_LNU, hidden_1NU[0], cell_1NU[0]

@@ -10,6 +10,7 @@ from recollect.common.work import FLOAT, LEARNING, UPDATE, Net, Work, dense, fro
 from recollect.helm.settings import token_vocabulary
 from recollect.settings.schema import Settings
 
+WORD = 512  # numbers of a word's embedding, where that is not known
 PIXELS = 64 * 64  # of an image of a world whose packages are not installed
 
 
@@ -22,11 +23,11 @@ def network(settings: Settings) -> Net:
     side2 = (side1 - kernel2) // stride2 + 1
     channels = 16 * hp.channel_scale
     weights1, weights2 = 3 * channels * kernel1**2, channels * 2 * channels * kernel2**2
-    shape, units = _memory(settings), getattr(hp, "units", 0)
-    read = units or hp.width + (shape[1] if shape else 0)
+    shape, units, words = _memory(settings), getattr(hp, "units", 0), _words(settings)
+    read = units if units and not words else hp.width + (units or (shape[1] if shape else 0))
     parts = [dense(side2**2 * 2 * channels, hp.width), dense(read, hp.actor + hp.critic)]
     if units:
-        parts.append(dense(hp.width + units, 4 * units))
+        parts.append(dense((words or hp.width) + units, 4 * units))
     flop = 2 * (side1**2 * weights1 + side2**2 * weights2) + sum(part.flop for part in parts)
     return Net(flop, weights1 + weights2 + sum(part.parameters for part in parts))
 
@@ -65,6 +66,8 @@ def read(settings: Settings) -> float:
     if name is None:
         return 0.0
     shape, new = _memory(settings), known_of("new_frames", settings.environment.name, 1.0)
+    if _words(settings):
+        return new * _eyes(settings)
     if shape is None:
         return 2 * frozen_parameters(name) + new * _eyes(settings)
     layers, width, words = shape
@@ -98,11 +101,19 @@ def _eyes(settings: Settings) -> float:
 def _memory(settings: Settings) -> tuple[int, int, int] | None:
     """Layers, width and words of the language model, of those that keep keys and values in a ring."""
     hp: Any = settings.method.hyperparameters
-    name = getattr(hp, "language_model", "")
+    name = getattr(hp, "language_model", "") if hasattr(hp, "remembered") else ""
     width = int(known_of("widths", name, 0)) if name else 0
     if not width:
         return None
     return hp.layers or int(known_of("layers", name, 0)), width, int(known_of("words", name, 0))
+
+
+def _words(settings: Settings) -> int:
+    """Width of the words' embeddings that an LSTM reads in the place of a language model; 0: none does."""
+    hp: Any = settings.method.hyperparameters
+    if not hasattr(hp, "language_model") or hasattr(hp, "remembered"):
+        return 0
+    return hp.topk * int(known_of("widths", hp.language_model, WORD))
 
 
 def _frames(settings: Settings) -> float:

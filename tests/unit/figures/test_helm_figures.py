@@ -30,6 +30,7 @@ FIGURES = [
     "helm_random_maze",
     "helm_read_out",
     "helm_read_out_ablation",
+    "helm_shelm_ablation",
     "helm_words",
 ]
 QUICK = {

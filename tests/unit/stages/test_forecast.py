@@ -616,6 +616,7 @@ def test_no_devices_are_refused(workdir: Path) -> None:
         ("mini_world_PickupObjects", "shelm", 7_748_292, 2.72 + 0.6 * 33.7, None),
         ("mini_grid_RedBlueDoors-6x6", "ppo_cnn", 4_078_792, 0.0, 0.0),
         ("mini_grid_RedBlueDoors-6x6", "ppo_lstm", 908_600, 0.0, 0.0),
+        ("mini_grid_MemoryS11", "shelm_lstm", 5_555_400, 0.05 * 33.7, 0.0),
     ],
 )
 def test_helm_counts_its_language_model_its_eyes_and_its_ring(

@@ -33,6 +33,7 @@ from recollect.common.weights import load_arrays
 from recollect.helm.vision import captioned_tiles
 from recollect.helm.vision.scaled_images import scaled
 from recollect.helm.vision.sentences import SentenceEncoder
+from recollect.helm.vision.untrained import forget
 from recollect.settings.errors import UserError
 from recollect.settings.schema import Frozen
 from recollect.settings.seeding import generator, seed_of
@@ -104,8 +105,11 @@ class DualEncoder:
         self.width = network.text.out_features
 
     @classmethod
-    def open(cls, model: Path, device: str | torch.device = "cpu") -> DualEncoder:
-        """Read a sealed file. Raises UserError: it is missing, corrupted or another kind of file."""
+    def open(cls, model: Path, device: str | torch.device = "cpu", untrained: int | None = None) -> DualEncoder:
+        """Read a sealed file; `untrained`: see `vision_language_model`.
+
+        Raises UserError: it is missing, corrupted or another kind of file.
+        """
         arrays = read_arrays(model, kind=KIND)
         about = json.loads(read_metadata(model).get("about", "{}"))
         do = "make it again: `recollect train-vision-language`"
@@ -115,6 +119,8 @@ class DualEncoder:
             network = Network(about["width"], about["channels"], about["sentence_width"])
         network = network.to_empty(device="cpu")
         load_arrays(network, arrays, what="the weights do not fit the network", where=model, do=do)
+        if untrained is not None:
+            forget(network.image, untrained)
         return cls(network, about["language_model"], device)
 
     @torch.inference_mode()

@@ -32,6 +32,7 @@ from recollect.helm.vision.clip_vocabulary import ClipVocabulary
 from recollect.helm.vision.dual_encoder import DualEncoder
 from recollect.helm.vision.scaled_images import scaled
 from recollect.helm.vision.sentences import padded_batches
+from recollect.helm.vision.untrained import forget
 from recollect.settings.errors import UserError, nearest
 from recollect.settings.seeding import seed_of
 
@@ -55,7 +56,13 @@ class VisionLanguageModel(Protocol):
 
 
 def vision_language_model(
-    name: str, scale: str | None, *, model: Path | None, device: str | torch.device, seed: int = 0
+    name: str,
+    scale: str | None,
+    *,
+    model: Path | None,
+    device: str | torch.device,
+    seed: int = 0,
+    untrained: int | None = None,
 ) -> VisionLanguageModel:
     """Load a model of config/vision_language_models.yaml from the `model.safetensors` that a rule made.
 
@@ -63,13 +70,14 @@ def vision_language_model(
 
     Args:
         scale: what it says of the model holds; None: what the file says.
+        untrained: the weights of its image encoder are drawn with this seed instead; None: those of the file.
 
     Raises:
         UserError: an unknown name, or a file that does not fit.
     """
     settings = helm_settings.vision_language_model(name, scale)
     if settings.source == "random":
-        return RandomModel(settings.width, seed, device)
+        return RandomModel(settings.width, seed if untrained is None else seed_of("untrained", untrained), device)
     if model is None:
         raise UserError(
             f"the vision-language model '{name}' must be made before it can be loaded",
@@ -78,16 +86,22 @@ def vision_language_model(
         )
 
     def opened() -> VisionLanguageModel:
-        return DualEncoder.open(model, device) if settings.source == "trained" else ClipModel(settings, model, device)
+        if settings.source == "trained":
+            return DualEncoder.open(model, device, untrained)
+        return ClipModel(settings, model, device, untrained)
 
-    return frozen(opened, model, settings.model_dump_json(), torch.device(device))
+    return frozen(opened, model, settings.model_dump_json(), torch.device(device), untrained)
 
 
 class ClipModel:
     """CLIP, read from the files of `provide`: weights, and beside them `merges.txt`, which is read for texts only."""
 
     def __init__(
-        self, settings: helm_settings.VisionLanguageModelSettings, model: Path, device: str | torch.device
+        self,
+        settings: helm_settings.VisionLanguageModelSettings,
+        model: Path,
+        device: str | torch.device,
+        untrained: int | None = None,
     ) -> None:
         self.fit, self.device, self.folder = settings.fit, torch.device(device), Path(model).parent
         shape = SHAPES[settings.network]
@@ -104,6 +118,8 @@ class ClipModel:
             where=model,
             do="name the network of these weights in config/vision_language_models.yaml",
         )
+        if untrained is not None:
+            forget(self.network.visual, untrained)
         self.network.to(self.device).eval().requires_grad_(False)
         on_gpu = self.device.type == "cuda"
         precision = settings.precision
