@@ -260,6 +260,7 @@ RUNS = [  # discrete actions: continuous ones carry rounding into what is seen n
     ("mini_grid_MemoryS7", "helm", "helm"),
     ("mini_grid_MemoryS7", "helmv2", "helm"),
     ("mini_grid_MemoryS7", "shelm", "helm"),
+    ("mini_grid_MemoryS7", "shelm_lstm", "helm"),
 ]
 
 

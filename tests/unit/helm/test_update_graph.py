@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from recollect.common import cuda_graphs
 from recollect.common.contract import Inputs
 from recollect.common.cuda_graphs import WARM_UP
-from recollect.helm import graphs_by_shape, helm, ppo_cnn, ppo_lstm
+from recollect.helm import graphs_by_shape, helm, ppo_cnn, ppo_lstm, shelm_lstm
 from recollect.helm.graphs_by_shape import GraphsByShape
 from recollect.helm.on_policy import OnPolicyTrainer
 from recollect.helm.sampled_policy import Agent
@@ -28,11 +28,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))  # benchmarks is no
 
 from benchmarks.gpu.pretend import PretendGpu
 
-MODULES: dict[str, Any] = {"ppo_cnn": ppo_cnn, "ppo_lstm": ppo_lstm, "helm": helm}
+MODULES: dict[str, Any] = {"ppo_cnn": ppo_cnn, "ppo_lstm": ppo_lstm, "helm": helm, "shelm_lstm": shelm_lstm}
+GIVEN: dict[str, Any] = {}  # what runs read
 OWN: dict[str, dict[str, Any]] = {
     "ppo_cnn": {},
     "ppo_lstm": {"units": 12, "sequences": 3},
     "helm": {"language_model": "random", "memory_length": 6, "mem_len": "config"},
+    "shelm_lstm": {"units": 12, "sequences": 3, "language_model": "random", "token_vocabulary": "random"},
 }
 SCHEDULES: dict[str, Any] = {  # all that changes between rollouts
     "learning_rate": 0.01,
@@ -45,8 +47,9 @@ Numbers = dict[str, np.ndarray]
 
 
 @pytest.fixture(autouse=True)
-def signals(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+def signals(monkeypatch: pytest.MonkeyPatch, root: Path, inputs: Inputs) -> None:
     fake_worlds.install(monkeypatch)
+    monkeypatch.setitem(GIVEN, "token_vocabulary", inputs.need("token_vocabulary"))
     monkeypatch.chdir(root)  # the names of models are read from the repository's configuration
 
 
@@ -72,7 +75,9 @@ def settings_of(method: str, **chosen: Any) -> Settings:
 
 def trainer_of(method: str = "ppo_cnn", device: str = "cuda", *, graphs: bool = True, **chosen: Any) -> OnPolicyTrainer:
     """A run; without `graphs`: whose updates and acting are those of a CPU."""
-    trainer: OnPolicyTrainer = MODULES[method].make_trainer(settings_of(method, **chosen), Inputs(device=device))
+    trainer: OnPolicyTrainer = MODULES[method].make_trainer(
+        settings_of(method, **chosen), Inputs(**GIVEN, device=device)
+    )
     if not graphs:
         trainer.graph = trainer.optimiser.rate = None
         trainer.agent.acting_graph.graphed = False
@@ -117,7 +122,7 @@ def assert_near(found: Numbers, expected: Numbers, within: float = 2e-5) -> None
 
 
 @pytest.mark.quick("ppo_cnn")
-@pytest.mark.parametrize("method", ["ppo_cnn", "ppo_lstm", "helm"])
+@pytest.mark.parametrize("method", ["ppo_cnn", "ppo_lstm", "helm", "shelm_lstm"])
 def test_updates_as_graphs_are_those_without(method: str, gpu: PretendGpu, replays: list[Any]) -> None:
     """Over three rollouts, between which the step size, the clipping and the weight of the entropy change."""
     plain = trainer_of(method, graphs=False, **SCHEDULES)
@@ -256,7 +261,7 @@ def acted(agent: Agent, seeds: range, rows: int = 4) -> list[np.ndarray]:
 
 
 @pytest.mark.quick("ppo_cnn", "ppo_lstm")
-@pytest.mark.parametrize("method", ["ppo_cnn", "ppo_lstm", "helm"])
+@pytest.mark.parametrize("method", ["ppo_cnn", "ppo_lstm", "helm", "shelm_lstm"])
 def test_acting_as_a_graph_is_acting_without_also_with_newer_weights(
     method: str, gpu: PretendGpu, replays: list[Any]
 ) -> None:
@@ -324,7 +329,7 @@ def real_gpu() -> Iterator[None]:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("method", ["ppo_cnn", "ppo_lstm", "helm"])
+@pytest.mark.parametrize("method", ["ppo_cnn", "ppo_lstm", "helm", "shelm_lstm"])
 def test_on_a_gpu_a_run_of_graphs_is_the_run_without(method: str, real_gpu: None) -> None:
     """Both learn from what the one without plays, and act on the same images."""
     plain, trainer = trainer_of(method, graphs=False, **SCHEDULES), trainer_of(method, **SCHEDULES)
