@@ -101,12 +101,13 @@ def unused() -> Unused:
         UserError: there is no configuration, or some of it is wrong; then it is not known what is in use.
     """
     default_selection()  # there is a configuration, and it is in order
-    used, known = _used(), names("scales")
+    units = {path: unit for path in _files() if (unit := _unit_of(path)) is not None}
+    known = names("scales")
+    used = _used(scale for scale in known if scale in {unit.scale for unit in units.values()})
     left = {scale: f"a process is at work in {place}" for scale, place in busy_scales().items()}
     files: dict[Unit, list[Path]] = defaultdict(list)
-    for path in _files():
-        unit = _unit_of(path)
-        if unit is None or unit in used:
+    for path, unit in units.items():
+        if unit in used:
             continue
         if unit.scale not in known:  # a copy, or a scale that somebody else has
             left.setdefault(unit.scale, "none of that name is configured; delete its folders by hand")
@@ -162,10 +163,13 @@ def _snakemake_lives() -> bool:
     return False
 
 
-def _used() -> set[Unit]:
-    """What figures, their claims and the sweeps that are there read, and all that this was made of."""
+def _used(scales: Iterable[str]) -> set[Unit]:
+    """What figures of these scales, their claims and the sweeps that are there read, and all that this was made of.
+
+    What a scale reads is its own, or no `Unit`: other scales need not be asked.
+    """
     files: set[Path] = set()
-    for scale in names("scales"):
+    for scale in scales:
         files |= _read_and_made(plan(scale, names("figures")).needs)
         files |= set(claim_inputs(scale, *names("figures")).values())
     for file in Path("results").glob("*/sweeps/**/*"):

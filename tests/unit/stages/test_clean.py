@@ -19,9 +19,10 @@ from recollect.artifacts.lock import run_lock
 from recollect.artifacts.sealed import manifest_path, sealing, write_table
 from recollect.cli import app
 from recollect.settings.errors import UserError
+from recollect.stages import clean as clean_stage
 from recollect.stages import paths
 from recollect.stages.clean import Unit, delete, said_of, unused
-from recollect.stages.plan import plan
+from recollect.stages.plan import Plan, plan
 from recollect.stages.snakemake_records import ALIVE
 from recollect.stages.sweep import sweep
 from recollect.stages.table import STAGES
@@ -213,6 +214,25 @@ def clean(few: Path) -> Callable[..., str]:
         return done.output
 
     return typed
+
+
+def test_only_scales_of_which_there_are_files_are_asked_what_they_need(
+    few: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planning all scales takes half a minute."""
+    run()
+    asked: list[str] = []
+
+    def planned(scale: str, figures: Sequence[str]) -> Plan:
+        asked.append(scale)
+        return plan(scale, figures)
+
+    monkeypatch.setattr(clean_stage, "plan", planned)
+    Path("config/scales/other.yaml").write_text("description: d\nextends: smoke\n")
+    unused()
+    assert asked == ["smoke"]
+    run(scale="other")
+    assert {unit.scale for unit in unused().files} == {"smoke", "other"} and asked[1:] == ["other", "smoke"]
 
 
 def test_nothing_goes_without_a_word(clean: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
