@@ -1,7 +1,7 @@
 """Vision-language models: images and texts as vectors of one space, never trained by those who see with them.
 
 ``source`` in config/vision_language_models.yaml says where one comes from: ``hub`` (CLIP, fetched once at pinned revisions
-with checked hashes), ``trained`` (`helm.vision.dual_encoder`, which a rule trains in minutes on pictures of MiniGrid's
+with checked hashes), ``trained`` (`helm.vision.dual_encoder`, which a rule trains in seconds on pictures of MiniGrid's
 tiles), ``random`` (tests only). Nothing here but `provide` uses the network.
 
 Source: Radford et al. 2021; HELMv2 and SHELM as released; specification 3.2 for the preprocessing, which works on float
