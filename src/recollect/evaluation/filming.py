@@ -95,26 +95,28 @@ def pictures(
         words = f"{world.tasks[-1].name} · episode {step.episode + 1} · step {at} · return {total:.4g}"
         return drawn(world, world.num_envs - 1), words
 
-    for step in steps:
-        if begins:
-            at, total = 0, 0.0
-            if step.episode and not in_context:
-                world.close()
-                world = world_of(environment, split, task, step.episode, seed=seed)
-            world.reset(options={"reset_mask": np.ones(world.num_envs, bool)})
-        yield shown()
-        _, reward_B, terminated_B, truncated_B, _ = world.step(np.stack([step.action] * world.num_envs))
-        if float(reward_B[-1]) != step.reward:
-            what = f"in episode {step.episode}, step {at} paid {step.reward:g}, and {reward_B[-1]:g} when it was played again"
-            do = "choose a world whose episodes follow from their seeds"
-            raise UserError(what, where=f"world {environment.world}", do=do)
-        at, total, begins = at + 1, total + step.reward, step.done
-        over_B = terminated_B | truncated_B
-        if begins:
+    try:
+        for step in steps:
+            if begins:
+                at, total = 0, 0.0
+                if step.episode and not in_context:
+                    world.close()
+                    world = world_of(environment, split, task, step.episode, seed=seed)
+                world.reset(options={"reset_mask": np.ones(world.num_envs, bool)})
             yield shown()
-        elif over_B[:-1].any():  # the episode beside it
-            world.reset(options={"reset_mask": over_B})
-    world.close()
+            _, reward_B, terminated_B, truncated_B, _ = world.step(np.stack([step.action] * world.num_envs))
+            if float(reward_B[-1]) != step.reward:
+                what = f"in episode {step.episode}, step {at} paid {step.reward:g}, and {reward_B[-1]:g} when it was played again"
+                do = "choose a world whose episodes follow from their seeds"
+                raise UserError(what, where=f"world {environment.world}", do=do)
+            at, total, begins = at + 1, total + step.reward, step.done
+            over_B = terminated_B | truncated_B
+            if begins:
+                yield shown()
+            elif over_B[:-1].any():  # the episode beside it
+                world.reset(options={"reset_mask": over_B})
+    finally:
+        world.close()
 
 
 def world_of(environment: EnvironmentSettings, split: str, task: int, episode: int = 0, *, seed: int) -> World:

@@ -14,8 +14,9 @@ from recollect.artifacts.sealed import write_arrays, write_table
 from recollect.common.contract import facts_of
 from recollect.environments import registry
 from recollect.environments.drawing import AGENT
+from recollect.evaluation import filming
 from recollect.evaluation.episodic import play_split
-from recollect.evaluation.filming import Step, pictures, play
+from recollect.evaluation.filming import Step, pictures, play, world_of
 from recollect.evaluation.in_context import play_in_context
 from recollect.figures.video import LINE, captioned, check_video, write_video
 from recollect.settings.errors import UserError
@@ -102,6 +103,25 @@ def test_pictures_show_the_agent_at_each_step_and_at_the_end(protocol: str) -> N
         assert tuple(picture[int((row + 0.5) * cell), int((column + 0.5) * cell)]) == AGENT
         total = sum(step.reward for step in steps[12 * episode : 12 * episode + at])
         assert words.endswith(f"episode {episode + 1} · step {at} · return {total:g}")
+
+
+def test_a_film_that_is_not_shown_to_its_end_leaves_no_world_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = room("episodic", 6)
+    steps = play(Walker(), environment, "eval", 0, episodes=2, seed=3)
+    worlds: list[Any] = []
+
+    def opened(*about: Any, **more: Any) -> Any:
+        worlds.append(world_of(*about, **more))
+        monkeypatch.setattr(worlds[-1], "close", lambda: worlds.remove(world), raising=True)
+        world = worlds[-1]
+        return world
+
+    monkeypatch.setattr(filming, "world_of", opened)
+    shown = pictures(environment, "eval", 0, steps, seed=3)
+    next(shown)
+    assert len(worlds) == 1
+    shown.close()  # type: ignore[attr-defined]
+    assert not worlds
 
 
 @pytest.mark.slow
