@@ -162,6 +162,17 @@ class Agent:
         """What the network says of images [B, A + 1]. `remembered`: the history vectors, where there are any."""
         return packed_outputs(*network.of_features(features(images), *remembered))
 
+    # ---- what inspection pages show, see `History`
+
+    def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        return {} if self.history is None else self.history.traced(rows_N)
+
+    def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        return {} if self.history is None else self.history.maps(rows_N)
+
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        return [] if self.history is None else self.history.words(tokens)
+
     # ---- learning
 
     def epoch(
@@ -285,14 +296,13 @@ class SampledPolicy(BatchedPolicy):
     def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
         """Log-probabilities, action, value, and what the history says of the newest image; see `contract.Traced`."""
         found = {"outputs": self._log_BA[rows_N], "action": self._action_B[rows_N], "value": self._value_B[rows_N]}
-        history = self.agent.history
-        return found if history is None else {**found, **history.traced(rows_N)}
+        return {**found, **self.agent.traced(rows_N)}
 
     def maps(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
-        return {} if self.agent.history is None else self.agent.history.maps(rows_N)
+        return self.agent.maps(rows_N)
 
     def words(self, tokens: Sequence[int]) -> list[str]:
-        return [] if self.agent.history is None else self.agent.history.words(tokens)
+        return self.agent.words(tokens)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return self.agent.learned()

@@ -9,7 +9,7 @@ How the authors made this ablation is not known to us: the LSTM is that of LSTM-
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,9 +49,16 @@ class Hyperparameters(ppo_lstm.Hyperparameters):
 class WordReadingAgent(ppo_lstm.RecurrentAgent):
     """Its LSTM reads the words of images, D numbers each; its heads read the LSTM's output in front of the features."""
 
-    def __init__(self, network: ActorCritic, sequences: int, device: torch.device | str, words: TokenReader) -> None:
+    def __init__(
+        self,
+        network: ActorCritic,
+        sequences: int,
+        device: torch.device | str,
+        reader: TokenReader,
+        vocabulary: Sequence[str],
+    ) -> None:
         super().__init__(network, sequences, device)
-        self.words = words
+        self.reader, self.vocabulary = reader, vocabulary
 
     def see(self, images: np.ndarray, vectors_BH: Tensor | None = None) -> None:
         super().see(images)
@@ -59,7 +66,7 @@ class WordReadingAgent(ppo_lstm.RecurrentAgent):
 
     def reading(self, images: np.ndarray) -> tuple[Tensor, ...]:
         """The embeddings of the images' words, [B, K * D]."""
-        return (self.words(images).float().flatten(1),)
+        return (self.reader(images).float().flatten(1),)
 
     def record(self) -> dict[str, Tensor]:
         """The image, the embeddings of its words, and the state in front of it."""
@@ -79,12 +86,19 @@ class WordReadingAgent(ppo_lstm.RecurrentAgent):
         features_LSW = images.features(self.network.encoder, moment_LS)
         return torch.cat([outputs_LSU, features_LSW], -1).flatten(0, 1)
 
+    def traced(self, rows_N: np.ndarray) -> dict[str, np.ndarray]:
+        """The words of the newest images, best first, and their cosines."""
+        return self.reader.traced(rows_N)
+
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        return [self.vocabulary[token] for token in tokens]
+
     def state_arrays(self) -> dict[str, Any]:
-        return super().state_arrays() | joined(frames=self.words.cache.arrays())
+        return super().state_arrays() | joined(frames=self.reader.cache.arrays())
 
     def load_state(self, arrays: Mapping[str, Any], device: Any = None) -> None:
         super().load_state(arrays, device)
-        self.words.cache.load(part(arrays, "frames"), self.device)
+        self.reader.cache.load(part(arrays, "frames"), self.device)
 
     def load(self, arrays: Mapping[str, Any], images: np.ndarray) -> None:
         super().load(arrays, images)
@@ -98,9 +112,9 @@ def make_agent(settings: Settings, inputs: Inputs, arrays: PolicyArrays) -> Word
     check_words(settings)
     model = inputs.get("language_model")
     language = language_memory(hp.language_model, model=model, memory_length=1, device=inputs.device)
-    words = token_reader(settings, inputs, language.embeddings_VD)
+    reader = token_reader(settings, inputs, language.embeddings_VD)
     network = make_network(settings, facts, arrays, units=hp.units, reads=hp.topk * language.width)
-    return WordReadingAgent(network, hp.sequences, inputs.device, words)
+    return WordReadingAgent(network, hp.sequences, inputs.device, reader, language.vocabulary)
 
 
 make_trainer, train, train_together, load_policy = method_of(make_agent)

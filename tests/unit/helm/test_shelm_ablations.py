@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from recollect.artifacts.run import Run
-from recollect.common.contract import Inputs
+from recollect.common.contract import Inputs, Traced
 from recollect.common.distinct_images import DistinctImages
 from recollect.evaluation.episodic import evaluate
 from recollect.helm import ppo_lstm, shelm, shelm_lstm
@@ -109,7 +109,7 @@ def test_a_value_that_is_only_asked_for_is_of_the_words_that_would_be_read_and_c
 
 def test_updates_train_network_and_lstm_and_no_words(inputs: Inputs) -> None:
     trainer = trainer_of(inputs)
-    embeddings_VD = trainer.agent.words.embeddings_VD.clone()  # type: ignore[attr-defined]
+    embeddings_VD = trainer.agent.reader.embeddings_VD.clone()  # type: ignore[attr-defined]
     before = {name: value.detach().clone() for name, value in trainer.agent.network.named_parameters()}
     moments, done_TE = trainer._play()
     assert not moments["words"].requires_grad and moments["words"].shape == (16, 2 * embeddings_VD.shape[1])
@@ -118,7 +118,7 @@ def test_updates_train_network_and_lstm_and_no_words(inputs: Inputs) -> None:
     after = dict(trainer.agent.network.named_parameters())
     assert any(name.startswith("lstm.") for name in after)
     assert not any(torch.equal(value, after[name]) for name, value in before.items())
-    assert torch.equal(embeddings_VD, trainer.agent.words.embeddings_VD)  # type: ignore[attr-defined]
+    assert torch.equal(embeddings_VD, trainer.agent.reader.embeddings_VD)  # type: ignore[attr-defined]
 
 
 def test_a_stopped_run_goes_on_bit_exactly_and_its_policy_scores_alike_when_loaded(
@@ -146,6 +146,20 @@ def test_a_stopped_run_goes_on_bit_exactly_and_its_policy_scores_alike_when_load
     pd.testing.assert_frame_equal(*tables)
 
 
+def test_pages_show_the_words_that_were_read(inputs: Inputs) -> None:
+    settings = settings_of()
+    policy = shelm_lstm.load_policy(settings, shelm_lstm.make_trainer(settings, inputs).agent.learned(), inputs)
+    assert isinstance(policy, Traced)
+    policy.start(np.arange(5, dtype=np.uint64), 3, 1)
+    policy.act(images_of(), np.zeros(5, np.float32), np.zeros(5, bool))
+    agent: Any = policy.agent
+    facts = policy.traced(np.array([0, 3]))
+    assert facts["tokens"].shape == facts["token_scores"].shape == (2, 2)
+    words_KD = agent.reader.embeddings_VD[torch.from_numpy(facts["tokens"][1])]
+    assert torch.equal(words_KD.flatten(), agent.record()["words"][3])
+    assert policy.words([41, 7]) == [agent.vocabulary[41], agent.vocabulary[7]] and policy.maps(np.array([0])) == {}
+
+
 def test_images_that_were_read_come_back_with_a_runs_state(inputs: Inputs) -> None:
     """What the eyes make of an image can differ in the last bit from what they made of it beside others."""
     agent: Any = trainer_of(inputs).agent
@@ -153,7 +167,7 @@ def test_images_that_were_read_come_back_with_a_runs_state(inputs: Inputs) -> No
     agent.see(images_of())
     again: Any = trainer_of(inputs).agent
     looked: list[int] = []
-    again.words.cache.function = lambda images: looked.append(len(images))
+    again.reader.cache.function = lambda images: looked.append(len(images))
     again.load(agent.arrays(), images_of())
     assert not looked and torch.equal(again.record()["words"], agent.record()["words"])
 
