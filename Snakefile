@@ -24,7 +24,15 @@ collect_rarely()
 import snakemake_internals
 from recollect.settings.errors import UserError
 from recollect.settings.loading import config_folder
-from recollect.stages import first_words, networks, plan, selection, why, worlds
+from recollect.stages import (
+    environments,
+    first_words,
+    networks,
+    plan,
+    selection,
+    why,
+    worlds,
+)
 
 # A workflow that uses this one in a folder of its own has no such configuration. Jobs find it by this variable.
 if not os.path.isdir("config/scales"):
@@ -86,6 +94,7 @@ def check_jobs():
     # So that `recollect why` can name the modules that changed since.
     why.remember(jobs)
     worlds.check_worlds(jobs, here=not workflow.deployment_settings.deployment_method)
+    environments.check_environments(jobs)
     networks.check_networks(jobs)
     said = first_words.of(
         jobs,

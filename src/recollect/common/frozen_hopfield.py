@@ -28,6 +28,16 @@ from recollect.settings.errors import UserError
 BLOCK, GPU_BLOCK = 1 << 25, 1 << 27  # similarities held at once (128 MB, and on a GPU 512 MB)
 LARGE = 1 << 26  # numbers of a table (256 MB) whose similarities are worth oneDNN's product: another order of sums
 
+MOST_JOINT = 1 << 16  # joint values of discrete inputs whose mixtures stand in a table
+
+
+def too_many_values(bins: Sequence[int], limit: int = MOST_JOINT) -> UserError:
+    return UserError(
+        f"A table of {math.prod(bins)} joint values is too large (limit {limit}).",
+        where="frozen hopfield",
+        do="Let the world show numbers that are no whole ones, or embed with a trained network (memory.embedder: method:NAME).",
+    )
+
 
 def one_hots(values: Tensor, bins: Sequence[int]) -> Tensor:
     """Concatenated one-hots [..., sum(bins)] float32 of integers [..., k] below the k sizes in `bins`."""
@@ -146,7 +156,7 @@ class FrozenHopfield:
         """The mixtures [inputs, D] of all one-hot inputs: row i is that of value i."""
         return self(torch.eye(self.inputs, device=self.embeddings_VD.device))
 
-    def joint_table(self, bins: Sequence[int], limit: int = 1 << 16) -> Tensor:
+    def joint_table(self, bins: Sequence[int], limit: int = MOST_JOINT) -> Tensor:
         """The mixtures [prod(bins), D] of all concatenated one-hots, the last dimension running fastest.
 
         Args:
@@ -163,11 +173,7 @@ class FrozenHopfield:
                 do="Give it the bins that the embedder was made with.",
             )
         if math.prod(bins) > limit:
-            raise UserError(
-                f"A table of {math.prod(bins)} joint values is too large (limit {limit}).",
-                where="frozen hopfield",
-                do="Use the direct path (FrozenHopfield on one_hots) for these inputs.",
-            )
+            raise too_many_values(bins, limit)
         counts = [torch.arange(size, device=self.embeddings_VD.device) for size in bins]
         values = torch.cartesian_prod(*counts).view(-1, len(bins))
         return self(one_hots(values, bins))

@@ -66,12 +66,7 @@ class LanguageModel:
         """
         length = inputs_embeds_BTD.shape[1]
         if length > self.max_length:
-            raise UserError(
-                f"A window of {length} tokens is longer than the {self.max_length} that this language model can read.",
-                where="memory.key_context",
-                do=f"Set it to at most {self.max_length // 4} (memory.tokens: interleaved, 4 tokens a timestep) "
-                f"or {self.max_length} (merged).",
-            )
+            raise too_long(length, self.max_length)
         attention_mask = None
         if mask_BT is not None and not bool(mask_BT.all()):
             nothing_B1 = ~mask_BT.any(dim=1, keepdim=True)  # a row of padding only would give NaN
@@ -124,16 +119,45 @@ def load_language_model(
     parent_name, _, name = LAYERS[kind].rpartition(".")
     parent = model.get_submodule(parent_name)
     stack = getattr(parent, name)
+    _check_layers(len(stack), layers)
     if layers is not None:
-        if not 1 <= layers <= len(stack):
-            raise UserError(
-                f"This language model has {len(stack)} layers, not {layers}.",
-                where="layers",
-                do=f"Set layers to 1..{len(stack)}, or to null for all.",
-            )
         setattr(parent, name, stack[:layers])
-    positions = int(model.config.max_position_embeddings)
-    return LanguageModel(model, positions - (ROBERTA_OFFSET if kind == "roberta" else 0)).to(device)
+    return LanguageModel(model, _positions(model.config)).to(device)
+
+
+def most_tokens(settings: LanguageModelSettings, *, layers: int | None = None) -> int | None:
+    """The most tokens that a language model reads at once, without its weights; None: its file is fetched.
+
+    Raises UserError: see `load_language_model`.
+    """
+    if settings.kind in STEPWISE:
+        raise _no_window()
+    if settings.source == "hub":
+        return None
+    config = random_config(settings.kind) if settings.source == "random" else _config(package_folder(settings))
+    _check_layers(int(config.num_hidden_layers), layers)
+    return _positions(config)
+
+
+def too_long(tokens: int, most: int) -> UserError:
+    return UserError(
+        f"A window of {tokens} tokens is longer than the {most} that this language model can read.",
+        where="memory.key_context",
+        do=f"Set it to at most {most // 4} (memory.tokens: interleaved, 4 tokens a timestep) or {most} (merged).",
+    )
+
+
+def _check_layers(there: int, wanted: int | None) -> None:
+    if wanted is not None and not 1 <= wanted <= there:
+        raise UserError(
+            f"This language model has {there} layers, not {wanted}.",
+            where="layers",
+            do=f"Set layers to 1..{there}, or to null for all.",
+        )
+
+
+def _positions(config: Any) -> int:
+    return int(config.max_position_embeddings) - (ROBERTA_OFFSET if config.model_type == "roberta" else 0)
 
 
 def package_folder(settings: LanguageModelSettings) -> Path:
@@ -199,17 +223,24 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+def _config(folder: Path) -> Any:
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    if config.model_type not in LAYERS:
+        raise UserError(
+            f"The language model is of type '{config.model_type}' ({nearest(config.model_type, LAYERS)}).",
+            where=folder,
+            do="Choose a BERT, RoBERTa, DistilBERT or GPT-2 model.",
+        )
+    return config
+
+
 def _read(folder: Path) -> Any:
-    from transformers import AutoConfig, AutoModel
+    from transformers import AutoModel
 
     with _quiet(), torch.random.fork_rng(devices=[]):  # construction draws initial weights, which are then overwritten
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        if config.model_type not in LAYERS:
-            raise UserError(
-                f"The language model is of type '{config.model_type}' ({nearest(config.model_type, LAYERS)}).",
-                where=folder,
-                do="Choose a BERT, RoBERTa, DistilBERT or GPT-2 model.",
-            )
+        config = _config(folder)
         model, info = AutoModel.from_pretrained(
             folder,
             config=config,
@@ -236,11 +267,9 @@ def _no_window() -> UserError:
     )
 
 
-def random_model(kind: str, width: int = 32, vocabulary: int = RANDOM_VOCABULARY, seed: int = 0) -> Any:
-    """A tiny BERT or GPT-2 with seeded weights (for tests; it knows nothing)."""
-    if kind in STEPWISE:
-        raise _no_window()
-    from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
+def random_config(kind: str, width: int = 32, vocabulary: int = RANDOM_VOCABULARY) -> Any:
+    """The shape of a `random_model`."""
+    from transformers import BertConfig, GPT2Config
 
     config: Any = BertConfig(
         vocab_size=vocabulary,
@@ -252,6 +281,16 @@ def random_model(kind: str, width: int = 32, vocabulary: int = RANDOM_VOCABULARY
     if kind == "gpt2":
         shape: dict[str, Any] = {"n_embd": width, "n_layer": 2, "n_head": 4, "n_positions": 512}
         config = GPT2Config(vocab_size=vocabulary, bos_token_id=None, eos_token_id=None, **shape)
+    return config
+
+
+def random_model(kind: str, width: int = 32, vocabulary: int = RANDOM_VOCABULARY, seed: int = 0) -> Any:
+    """A tiny BERT or GPT-2 with seeded weights (for tests; it knows nothing)."""
+    if kind in STEPWISE:
+        raise _no_window()
+    from transformers import BertModel, GPT2Model
+
+    config = random_config(kind, width, vocabulary)
     with torch.random.fork_rng(devices=[]):
         model: Any = GPT2Model(config) if kind == "gpt2" else BertModel(config, add_pooling_layer=False)
     generator = torch.Generator().manual_seed(seed)

@@ -25,6 +25,15 @@ Statistics = Literal["batch", "running", "frozen"]
 EPSILON = 1e-8
 
 
+def alone() -> UserError:
+    return UserError(
+        "one agent alone has no spread",
+        where="feature statistics: batch",
+        do="play the variant `played_alone` (`played_statistics: trained`), or more than one episode; or train with `running` or "
+        "`frozen`",
+    )
+
+
 class FeatureRescaling:
     """``(y - mean) / (std + 1e-8) * target std + target mean``, feature by feature."""
 
@@ -55,11 +64,7 @@ class FeatureRescaling:
         features_NW = features_NW.float()
         if self.statistics == "batch":
             if len(features_NW) < 2:
-                raise UserError(
-                    "one agent alone has no spread",
-                    where="feature statistics: batch",
-                    do="play the variant `played_alone` (`played_statistics: trained`); or train with `running` or `frozen`",
-                )
+                raise alone()
             std_W, mean_W = torch.std_mean(features_NW, dim=0)
         else:
             if self.statistics == "running" and update:

@@ -27,7 +27,7 @@ from recollect.common.learning_curve import world_of
 from recollect.helm import language_history as history
 from recollect.helm.asking import Asking
 from recollect.helm.eyes import Eyes, eyes_of
-from recollect.helm.feature_rescaling import FeatureRescaling, Statistics
+from recollect.helm.feature_rescaling import FeatureRescaling, Statistics, alone
 from recollect.helm.frame_cache import FrameCache
 from recollect.helm.method import method_with_history
 from recollect.settings.schema import Settings
@@ -84,21 +84,32 @@ class FeatureReader(history.Reader):
         self.training_statistics.load_arrays(dict(arrays))
 
 
+def check_settings(settings: Settings) -> None:
+    """Raise a UserError where one game alone is standardised in an evaluation: before the first job, not when all is learned."""
+    hp: Hyperparameters = settings.method.hyperparameters
+    judged = settings.environment.evaluation
+    if _by_batch(hp) and judged.protocol == "episodic" and judged.episodes == 1:
+        raise alone()
+
+
+def _by_batch(hp: Hyperparameters) -> bool:
+    return hp.statistics == hp.played_statistics == "batch"
+
+
 def make_history(
     settings: Settings, inputs: Inputs, arrays: Mapping[str, np.ndarray] | None = None
 ) -> history.LanguageHistory:
     """The memory of a run's agent; that of a policy has `frozen` statistics, or those of its batch."""
     hp: Hyperparameters = settings.method.hyperparameters
     memory = history.memory_of(settings, inputs)
-    by_batch = hp.statistics == hp.played_statistics == "batch"
     reader = FeatureReader(
         eyes_of(hp.vision_language_model, settings, inputs),
         memory.embeddings_VD,
-        "frozen" if arrays is not None and not by_batch else hp.statistics,
+        "frozen" if arrays is not None and not _by_batch(hp) else hp.statistics,
         seed=seed_of("feature projection", settings.seed),
         frames=hp.cached_frames,
     )
-    if by_batch:
+    if _by_batch(hp):
         episodes = settings.environment.evaluation.episodes
         reader.rows_together = -(-episodes // max(1, round(episodes / hp.actors)))
     if arrays is None and hp.statistics == "frozen":

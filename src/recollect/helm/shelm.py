@@ -84,14 +84,14 @@ def make_history(
 ) -> history.LanguageHistory:
     """The memory of a run's agent. Raises UserError: the vocabulary is of another language model."""
     hp: Hyperparameters = settings.method.hyperparameters
-    check_words(settings)
+    check_settings(settings)
     memory = history.memory_of(settings, inputs, tokens=hp.topk)
     reader = token_reader(settings, inputs, memory.embeddings_VD)
     return history.history_of(reader, memory, settings, inputs, arrays)
 
 
-def check_words(settings: Settings) -> None:
-    """Raise a UserError where the vocabulary is of another language model than the one whose embeddings are read."""
+def check_settings(settings: Settings) -> None:
+    """Raise a UserError where the words are of another language model: before the first job, not when they are embedded."""
     hp: Any = settings.method.hyperparameters
     words = token_vocabulary(hp.token_vocabulary)
     if words.language_model != hp.language_model:

@@ -24,7 +24,7 @@ from recollect.helm import ppo_lstm
 from recollect.helm.language.language_memory import language_memory
 from recollect.helm.method import PolicyArrays, check_world, make_network, method_of
 from recollect.helm.sampled_policy import packed_outputs
-from recollect.helm.shelm import TokenReader, check_words, token_reader
+from recollect.helm.shelm import TokenReader, check_settings, token_reader
 from recollect.helm.small_impala import ActorCritic
 from recollect.settings.schema import Settings
 
@@ -109,7 +109,7 @@ def make_agent(settings: Settings, inputs: Inputs, arrays: PolicyArrays) -> Word
     hp: Hyperparameters = settings.method.hyperparameters
     facts = facts_of(settings.environment)
     check_world(facts)
-    check_words(settings)
+    check_settings(settings)
     model = inputs.get("language_model")
     language = language_memory(hp.language_model, model=model, memory_length=1, device=inputs.device)
     reader = token_reader(settings, inputs, language.embeddings_VD)

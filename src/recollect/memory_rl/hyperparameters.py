@@ -93,6 +93,15 @@ class OffPolicyHyperparameters(Frozen):
             raise ValueError("an agent must see something: give one of the three embeddings a width")
         return self
 
+    @model_validator(mode="after")
+    def _reads_its_tokens(self) -> Self:
+        width = self.observation_embedding + self.action_embedding + self.reward_embedding
+        if self.sequence.kind == "gpt" and self.sequence.width != width:
+            raise ValueError(
+                f"a gpt of width {self.sequence.width} cannot read tokens of width {width}, the sum of the three embeddings"
+            )
+        return self
+
     @property
     def observation_first(self) -> bool:
         """Whether the observation's part of a token stands before the action's."""

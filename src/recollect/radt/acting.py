@@ -10,7 +10,8 @@ Shapes: B rows (tasks), T steps of the current episode.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -22,16 +23,18 @@ from recollect.common.acting_state import Acting
 from recollect.common.attention import ReadContext
 from recollect.common.batched_policy import BatchedPolicy
 from recollect.common.cache import KeyValueCache
+from recollect.common.contract import Facts
 from recollect.common.draws import categorical_from_weights, uniform
 from recollect.common.precision import Precision, autocast, in_bfloat16, rounded_once
 from recollect.common.transfer import sent
 from recollect.common.weights import arrays_of
+from recollect.environments import registry
 from recollect.environments.base import Task
 from recollect.radt.actions import middles, where
 from recollect.radt.decision_transformer import DecisionTransformer
 from recollect.radt.experience import Experience
 from recollect.settings.errors import UserError
-from recollect.settings.schema import Settings
+from recollect.settings.schema import EnvironmentSettings, Settings
 from recollect.settings.seeding import seed_of
 
 ActionSelection = Literal["greedy", "top_half", "sample"]
@@ -55,6 +58,50 @@ def select_actions(logits_BA: Tensor, uniform_B: np.ndarray, selection: ActionSe
         kept = logits > np.median(logits, axis=1, keepdims=True)
         weights = np.where(kept | ~kept.any(1, keepdims=True), weights, 0.0)
     return categorical_from_weights(weights, uniform_B)
+
+
+def check_policy(build: Callable[[Settings, Facts], DecisionTransformer], settings: Settings, facts: Facts) -> None:
+    """Raise a UserError where no policy can be made, or none can play: before the first job, not when it has learned."""
+    check_acting(settings, build(settings, facts))
+    if settings.environment.returns.target_mean is None:
+        _check_targets(settings.environment)
+
+
+def check_acting(settings: Settings, network: DecisionTransformer) -> None:
+    """Raise a UserError where a network cannot act as the settings say."""
+    chosen = settings.method.hyperparameters
+    if chosen.acting_dropout and network.goes_on:
+        raise UserError(
+            "attention cannot drop weights while acting where steps are kept in a cache",
+            where="hyperparameters: acting_dropout",
+            do="set `network: {padding: attended}` as well (or `counted`)",
+        )
+    predicts_numbers = network.settings.action_size and network.settings.action_bins is None
+    if predicts_numbers and chosen.selection != "greedy":
+        raise UserError(
+            f"selection '{chosen.selection}' chooses between tokens, but the actions are predicted as numbers",
+            where="hyperparameters: selection",
+            do="set `selection: greedy`, or `network: {action_bins: 64}`",
+        )
+
+
+def _check_targets(environment: EnvironmentSettings) -> None:
+    """Raise a UserError where a task that is played lists no target return. Nothing is said of worlds that are not here."""
+    for split in environment.evaluation.splits:
+        tasks: Sequence[Task] = ()
+        with suppress(UserError):
+            tasks = registry.tasks(environment.world, environment.options, split)
+        if any(np.isnan(listed_target(task)) for task in tasks):
+            raise no_target()
+
+
+def listed_target(task: Task) -> float:
+    """The target return that a task lists; NaN where it lists none."""
+    return float(task.data.get("target_return", np.nan))
+
+
+def no_target() -> UserError:
+    return UserError("a task lists no target return", where="returns.target_mean: null", do="set returns.target_mean")
 
 
 class InContextPolicy(BatchedPolicy):
@@ -83,19 +130,7 @@ class InContextPolicy(BatchedPolicy):
         self.cache_dtype = torch.bfloat16 if in_bfloat16(self.precision, self.device) else None
         self.no_action = network.settings.no_action
         self.acting_dropout: bool = chosen.acting_dropout
-        if self.acting_dropout and network.goes_on:
-            raise UserError(
-                "attention cannot drop weights while acting where steps are kept in a cache",
-                where="hyperparameters: acting_dropout",
-                do="set `network: {padding: attended}` as well (or `counted`)",
-            )
-        predicts_numbers = network.settings.action_size and network.settings.action_bins is None
-        if predicts_numbers and self.selection != "greedy":
-            raise UserError(
-                f"selection '{self.selection}' chooses between tokens, but the actions are predicted as numbers",
-                where="hyperparameters: selection",
-                do="set `selection: greedy`, or `network: {action_bins: 64}`",
-            )
+        check_acting(settings, network)
 
     @property
     def joins_splits(self) -> bool:
@@ -131,8 +166,7 @@ class InContextPolicy(BatchedPolicy):
         if numbers:
             own_B = np.array([task.data.get("actions", numbers) for task in tasks])
             self.own_BA = np.arange(numbers) < own_B[:, None]
-        targets = [task.data.get("target_return", np.nan) for task in tasks]
-        self.listed_B = np.array(targets, np.float64)
+        self.listed_B = np.array([listed_target(task) for task in tasks], np.float64)
 
     def reset(self, mask_B: np.ndarray) -> None:
         self.step_B[mask_B] = 0
@@ -196,9 +230,7 @@ class InContextPolicy(BatchedPolicy):
         if self.returns.target_mean is None:
             listed = self.listed_B[mask_B]
             if np.isnan(listed).any():
-                raise UserError(
-                    "a task lists no target return", where="returns.target_mean: null", do="set returns.target_mean"
-                )
+                raise no_target()
             return listed
         chance = uniform(self.seeds_B[mask_B], self.episode_B[mask_B], TARGET_STREAM)
         normal = torch.special.ndtri(torch.from_numpy(chance)).numpy()

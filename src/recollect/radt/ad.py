@@ -30,7 +30,7 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.transfer import sent
 from recollect.radt import dt
-from recollect.radt.acting import CachedSteps, InContextPolicy
+from recollect.radt.acting import CachedSteps, InContextPolicy, check_policy
 from recollect.radt.decision_transformer import DecisionTransformer
 from recollect.radt.experience import Experience
 from recollect.radt.supervised import open_experience, train_policy
@@ -122,6 +122,9 @@ def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
     return chosen.network.build(
         settings.environment, facts, seed=settings.seed, return_to_go=False, steps=steps, window=2 * chosen.context
     )
+
+
+check = partial(check_policy, build_network)
 
 
 def train(settings: Settings, inputs: Inputs, run: Run) -> DistillationPolicy:

@@ -35,7 +35,7 @@ from recollect.artifacts.run import Run
 from recollect.common.contract import Facts, Inputs, facts_of
 from recollect.common.transfer import sent
 from recollect.radt import dt
-from recollect.radt.acting import CachedSteps, InContextPolicy
+from recollect.radt.acting import CachedSteps, InContextPolicy, check_policy
 from recollect.radt.decision_transformer import DecisionTransformer
 from recollect.radt.experience import Experience
 from recollect.radt.shared_prefix import hidden_behind
@@ -149,6 +149,9 @@ def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
         )
     steps = min(chosen.context, facts.horizon) + 2  # the separator and the query
     return chosen.network.build(settings.environment, facts, seed=settings.seed, return_to_go=False, steps=steps)
+
+
+check = partial(check_policy, build_network)
 
 
 def train(settings: Settings, inputs: Inputs, run: Run) -> QueryPolicy:

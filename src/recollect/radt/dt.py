@@ -34,7 +34,7 @@ from recollect.common.precision import Precision
 from recollect.common.transformer import TransformerSettings
 from recollect.common.weights import load_arrays
 from recollect.radt import actions
-from recollect.radt.acting import ActionSelection, CachedSteps, InContextPolicy
+from recollect.radt.acting import ActionSelection, CachedSteps, InContextPolicy, check_policy
 from recollect.radt.decision_transformer import DecisionTransformer, DecisionTransformerSettings, NetworkOptions
 from recollect.radt.experience import Experience
 from recollect.radt.supervised import AnyPolicy, Optimisation, open_experience, train_policy
@@ -289,6 +289,9 @@ def build_network(settings: Settings, facts: Facts) -> DecisionTransformer:
     return chosen.network.build(
         settings.environment, facts, seed=settings.seed, return_to_go=True, steps=steps, window=chosen.context
     )
+
+
+check = partial(check_policy, build_network)
 
 
 def train(settings: Settings, inputs: Inputs, run: Run) -> DecisionTransformerPolicy:

@@ -37,6 +37,11 @@ KINDS: dict[str, Pooling] = {
 }  # fmt: skip
 
 
+def tokens_of(memory: MemorySettings) -> tuple[str, ...]:
+    """What a language model reads of a timestep, each a token."""
+    return ("s",) if memory.tokens == "merged" else ("s", "rtg", "a", "r")
+
+
 class Embedder(ABC):
     """Turns windows of experience into keys. `memory`: which hidden states are averaged; `precision`: of its products."""
 
@@ -136,7 +141,7 @@ class DomainAgnosticEmbedder(Embedder):
         self.memory, self.precision = memory, precision
         self.returns = returns
         self.width = model.width
-        self.tokens = ("s",) if memory.tokens == "merged" else ("s", "rtg", "a", "r")
+        self.tokens = tokens_of(memory)
         self.no_action = NONE if action_size else actions
         sizes = {
             "s": sum(observation_values) or observation_size,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,11 +13,12 @@ from torch import Tensor
 from recollect.artifacts.sealed import read_arrays
 from recollect.common.acting_state import Acting
 from recollect.common.contract import Facts, Inputs
-from recollect.common.language_models import load_language_model
+from recollect.common.frozen_hopfield import MOST_JOINT, too_many_values
+from recollect.common.language_models import load_language_model, most_tokens, too_long
 from recollect.common.transfer import sent
 from recollect.radt.acting import CachedSteps
 from recollect.radt.chunks import memory_of
-from recollect.radt.embedders import DomainAgnosticEmbedder, DomainSpecificEmbedder, Embedder
+from recollect.radt.embedders import DomainAgnosticEmbedder, DomainSpecificEmbedder, Embedder, tokens_of
 from recollect.radt.experience import Experience
 from recollect.radt.memory_settings import MemorySettings
 from recollect.radt.pooling import pooled
@@ -54,6 +56,20 @@ def trained_embedder(settings: Settings) -> tuple[Settings, Any]:
             do=f"set memory.key_context to {learned} or less, or the context of '{name}' to {memory.key_context}",
         )
     return of, module
+
+
+def check_language_model(memory: MemorySettings, facts: Facts) -> None:
+    """Raise a UserError where a language model cannot embed: before the first job, not when histories are made.
+
+    Of one from the hub, which may be still to be fetched, only the kind is known.
+    """
+    most = most_tokens(language_model(embedder_name(memory)[1]), layers=memory.layers)
+    steps = memory.key_context if memory.padding == "counted" else min(memory.key_context, facts.horizon)
+    tokens = steps * len(tokens_of(memory))
+    if most is not None and tokens > most:
+        raise too_long(tokens, most)
+    if math.prod(facts.observation_values) > MOST_JOINT:
+        raise too_many_values(facts.observation_values)
 
 
 def load_embedder(

@@ -39,7 +39,7 @@ from recollect.common.draws import uniform
 from recollect.common.transfer import sent
 from recollect.environments.base import Task
 from recollect.radt import dt
-from recollect.radt.acting import ActionSelection, InContextPolicy
+from recollect.radt.acting import ActionSelection, InContextPolicy, check_policy
 from recollect.radt.actions import where
 from recollect.radt.cached_reading import CachedReading
 from recollect.radt.chunks import chunk_settings, memory_of
@@ -47,7 +47,13 @@ from recollect.radt.context_reader import ContextReader
 from recollect.radt.decision_transformer import DecisionTransformer, bins_of
 from recollect.radt.demonstrations import Demonstrations
 from recollect.radt.embedders import Embedder
-from recollect.radt.embedding import SteppedQueries, embedder_name, load_embedder, trained_embedder
+from recollect.radt.embedding import (
+    SteppedQueries,
+    check_language_model,
+    embedder_name,
+    load_embedder,
+    trained_embedder,
+)
 from recollect.radt.episodic_memory import EpisodicSettings, Hits
 from recollect.radt.experience import Experience
 from recollect.radt.memory_settings import MemorySettings
@@ -295,10 +301,24 @@ class RetrievalPolicy(InContextPolicy):
 
 def check(settings: Settings, facts: Facts) -> None:
     """Raise a UserError where settings do not go together: before the first job, not when the embedder has learned."""
-    if embedder_name(memory_of(settings))[0] == "method":
-        trained_embedder(settings)
+    _check_memory(settings, facts)
     _check_losses(settings, facts)
-    build_network(settings, facts)
+    check_policy(build_network, settings, facts)
+
+
+def _check_memory(settings: Settings, facts: Facts) -> None:
+    memory = memory_of(settings)
+    if embedder_name(memory)[0] == "method":
+        trained_embedder(settings)
+    else:
+        check_language_model(memory, facts)
+    # Of a world that is not here no horizon is known: 1 stands for it.
+    if 1 < facts.horizon < memory.stride:
+        raise UserError(
+            f"no episode is as long as `memory.stride`: they end after {facts.horizon} steps, and it is {memory.stride}",
+            where=f"memory.stride of '{settings.method.name}' in '{settings.environment.name}'",
+            do=f"set memory.stride to {facts.horizon} or less",
+        )
 
 
 def _check_losses(settings: Settings, facts: Facts) -> None:

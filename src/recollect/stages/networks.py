@@ -1,7 +1,8 @@
 """Networks of runs: whether each can be made for what its environment shows, before anything runs.
 
 A run finds that out when it begins, but its histories may take hours before. A method that can be asked has a function
-``check(settings, facts)`` in its file, or else ``build_network(settings, facts)``, which raises a UserError.
+``check(settings, facts)`` in its file, or else ``build_network(settings, facts)``, which raises a UserError. Where the world
+does not matter it has a function ``check_settings(settings)``.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 
 @held_still()
 def check_networks(jobs: Iterable[Job]) -> None:
-    """Make the network of each environment and method that runs once, without weights.
+    """Make the network of each environment and method that runs, or is judged, once, without weights.
 
     Raises:
         UserError: one cannot be made; the message names environment, method and scale, too.
     """
-    runs = [job for job in jobs if job.stage in ("run", "measure")]
-    for scale, env, method in dict.fromkeys((job.scale, job.env, played_method(*job[1:4])) for job in runs):
+    tried = [(job.scale, job.env, _tried(job)) for job in jobs if job.stage in ("run", "measure", "evaluate")]
+    for scale, env, method in dict.fromkeys(tried):
         try:
             _check(scale, env, method)
         except UserError as error:
@@ -34,11 +35,18 @@ def check_networks(jobs: Iterable[Job]) -> None:
             raise UserError(error.what, where=where, do=error.do) from error
 
 
+def _tried(job: Job) -> str:
+    """The method whose settings a job makes its network with: a variant that is judged alone acts by settings of its own."""
+    return job.method if job.stage == "evaluate" else played_method(job.scale, job.env, job.method)
+
+
 def _check(scale: str, env: str, method: str) -> None:
     import torch
 
     settings = resolve(scale, env, method, seed=0)
     module = algorithm_module(settings.method.algorithm, where=method_path(method))
+    if hasattr(module, "check_settings"):
+        module.check_settings(settings)
     check = getattr(module, "check", getattr(module, "build_network", None))
     facts = None if check is None else _facts(scale, env)
     if check is not None and facts is not None:

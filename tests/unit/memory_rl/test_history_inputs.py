@@ -124,7 +124,14 @@ def test_an_agent_that_would_see_nothing_is_refused() -> None:
     blind = {"observation_embedding": 0, "action_embedding": 0}
     with pytest.raises(UserError, match="an agent must see something"):
         validated(Hyperparameters, blind, where="test")
-    assert Hyperparameters.model_validate({**blind, "reward_embedding": 4}).reward_embedding == 4
+    seeing = {**blind, "reward_embedding": 4, "sequence": {"width": 4}}
+    assert Hyperparameters.model_validate(seeing).reward_embedding == 4
+
+
+def test_a_gpt_as_wide_as_its_tokens_is_asked_for_before_anything_runs() -> None:
+    with pytest.raises(UserError, match="a gpt of width 24 cannot read tokens of width 128, the sum of the three"):
+        validated(Hyperparameters, {"sequence": {"width": 24}}, where="test")
+    assert Hyperparameters.model_validate({"sequence": {"kind": "lstm", "width": 24}}).sequence.width == 24
 
 
 # ------------------------------------------------------------------------------------------------------------ attention

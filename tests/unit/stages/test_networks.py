@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import fast_yaml
 import pytest
 
 from recollect.settings.errors import UserError
@@ -63,3 +64,92 @@ def test_what_runs_no_training_and_methods_that_make_no_such_network_are_passed_
             Job("run", "demo", "bullet_ant_p", "td3_gpt", "0"),
         ]
     )
+
+
+RUN = Job("run", "late", "pendulum", "dt", "0")
+
+
+@pytest.mark.parametrize(
+    ("method", "said", "hyperparameters", "memory"),
+    [
+        ("dt", "selection 'sample' chooses between tokens", {"selection": "sample"}, {}),
+        ("ad", "attention cannot drop weights while acting", {"acting_dropout": True}, {}),
+        ("radt", "they end after 20 steps, and it is 25", {}, {"stride": 25}),
+        ("radt_agnostic", "has 6 layers, not 99", {}, {"layers": 99}),
+        (
+            "radt_agnostic",
+            "A window of 600 tokens is longer than the 512",
+            {},
+            {"padding": "counted", "key_context": 600},
+        ),
+        ("radt_agnostic", "reads step by step", {}, {"embedder": "lm:smollm2"}),
+    ],
+)
+def test_what_no_policy_can_play_with_is_refused_with_them(
+    method: str, said: str, hyperparameters: dict[str, object], memory: dict[str, object], workdir: Path
+) -> None:
+    """Else it is found when histories are made and the embedder has been trained."""
+    a_pendulum(method, hyperparameters, {"stride": 5, **memory}, target_mean=0)
+    with pytest.raises(UserError, match=said):
+        check_networks([RUN._replace(method=method)])
+
+
+def test_tasks_without_the_target_return_that_they_should_list_are_refused(workdir: Path) -> None:
+    """Else it is found when the policy has been trained."""
+    a_pendulum("dt", {}, {}, target_mean=None)
+    with pytest.raises(UserError, match="a task lists no target return"):
+        check_networks([RUN])
+
+
+def test_a_variant_that_is_judged_alone_is_tried_as_it_acts(workdir: Path) -> None:
+    a_pendulum("dt", {}, {}, target_mean=0, drawn={"evaluation_only": True, "hyperparameters": {"selection": "sample"}})
+    check_networks([RUN])
+    with pytest.raises(UserError, match="selection 'sample' chooses between tokens") as refused:
+        check_networks([RUN, Job("evaluate", "late", "pendulum", "dt.drawn", "0")])
+    assert "with method 'dt.drawn'" in refused.value.where
+
+
+def a_pendulum(
+    method: str,
+    hyperparameters: dict[str, object],
+    memory: dict[str, object],
+    target_mean: int | None,
+    **variants: object,
+) -> None:
+    """An environment of continuous actions, and a scale for it."""
+    world = {
+        "world": "gymnasium",
+        "options": {"id": "Pendulum-v1", "horizon": 20},
+        "returns": {"target_mean": target_mean},
+    }
+    source = {"source": {"algorithm": "source_policies"}, "evaluation": {"splits": ["eval"]}}
+    Path("config/environments/pendulum.yaml").write_text(fast_yaml.dump({**world, **source}))
+    plain = {"selection": "greedy", "network": {"observation_embedding": "linear"}}
+    methods: dict[str, dict[str, object]] = {"dt": {"hyperparameters": plain}}
+    methods[method] = {"hyperparameters": {**plain, **hyperparameters}, "variants": variants}
+    if method.startswith("radt"):
+        methods[method]["memory"] = memory
+    scale = {"description": "late", "extends": "smoke", "seeds": [0], "methods": methods}
+    Path("config/scales/late.yaml").write_text(fast_yaml.dump(scale))
+
+
+@pytest.mark.parametrize(
+    ("method", "changed", "said"),
+    [
+        ("helmv2", {"played_statistics": "batch"}, "one agent alone has no spread"),
+        ("shelm", {"language_model": "random-transfo-xl"}, "the words are of the language model 'random'"),
+        ("shelm_lstm", {"language_model": "random-transfo-xl"}, "the words are of the language model 'random'"),
+    ],
+)
+def test_what_a_world_does_not_matter_to_is_refused_without_one(
+    method: str, changed: dict[str, str], said: str, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else HELMv2 finds it when it has learned, and SHELM when its words are embedded."""
+    alone = {"mini_grid": {"evaluation": {"episodes": 1}}}
+    scale = {"description": "late", "extends": "smoke", "seeds": [0], "environments": alone}
+    scale["methods"] = {method: {"hyperparameters": changed}}
+    Path("config/scales/late.yaml").write_text(fast_yaml.dump(scale))
+    monkeypatch.setattr("recollect.stages.networks._facts", None)
+    with pytest.raises(UserError, match=said):
+        check_networks([Job("run", "late", "mini_grid_MemoryS7", method, "0")])
+    check_networks([Job("run", "smoke", "mini_grid_MemoryS7", method, "0")])

@@ -130,7 +130,7 @@ def test_an_edit_of_a_network_makes_its_own_runs_stale(
     stale: Callable[..., set[Pair]], modules: dict[Pair, tuple[str, ...]]
 ) -> None:
     changed = stale("helm/small_impala.py", "import torch\n", "import torch\nMORE = 1\n")
-    assert changed == of_algorithm(modules, "helm", "helmv2", "shelm", "ppo_cnn", "ppo_lstm")
+    assert changed == of_algorithm(modules, "helm", "helmv2", "shelm", "shelm_lstm", "ppo_cnn", "ppo_lstm")
 
 
 @pytest.mark.slow
@@ -138,7 +138,7 @@ def test_how_helm_reads_a_language_model_is_nothing_to_other_papers(
     stale: Callable[..., set[Pair]], modules: dict[Pair, tuple[str, ...]]
 ) -> None:
     """RA-DT reads windows with such a model; the ones that read step by step, and their words, are no part of it."""
-    helms = of_algorithm(modules, "helm", "helmv2", "shelm")
+    helms = of_algorithm(modules, "helm", "helmv2", "shelm", "shelm_lstm")
     for name in ("rotary_transformer", "transformer_xl", "token_ring", "graphed_step"):
         assert stale(f"helm/language/{name}.py", "import torch\n", "import torch\nMORE = 1\n") == helms, name
     assert stale("helm/language/language_vocabulary.py", "import json\n", "import json\n\nMORE = 1\n") == helms
