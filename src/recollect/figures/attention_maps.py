@@ -19,11 +19,21 @@ from recollect.common.traces import Trace
 from recollect.figures import captions, statistics, style, trace_reading
 from recollect.figures.method_styles import BLUE, DASH_DOT, ORANGE, MethodStyle
 from recollect.figures.spec import LINE, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of, with_extra_rows
-from recollect.figures.trace_reading import UNIFORM, TaskOptions, chosen_tasks, grid_of, only_method, within
+from recollect.figures.trace_reading import (
+    UNIFORM,
+    TaskOptions,
+    chosen_tasks,
+    grid_of,
+    only_environment,
+    only_method,
+    within,
+)
 from recollect.settings.errors import UserError
+from recollect.settings.schema import FigureSettings
 from recollect.settings.seeding import generator
 
 READS = "traces"
+LEAST_EPISODES = 3  # in context; environments with fewer are refused before anything runs
 EARLY, LATE = MethodStyle(ORANGE, "s", DASH_DOT), MethodStyle(BLUE, "o")
 
 
@@ -58,8 +68,8 @@ def attention_of(trace: Trace, task: int, episodes: range, step_bin: int) -> tup
 
 def groups(episodes: int, each: int) -> dict[str, range]:
     """The early episodes (from the second, the first that can read) and the late ones, by name; it takes three."""
-    if episodes < 3:
-        what = f"early and late take at least 3 episodes, and there are {episodes}"
+    if episodes < LEAST_EPISODES:
+        what = f"early and late take at least {LEAST_EPISODES} episodes, and there are {episodes}"
         raise UserError(what, where="kind attention_maps", do="evaluate more episodes")
     each = min(each, (episodes - 1) // 2)
     by_name = {}
@@ -67,6 +77,11 @@ def groups(episodes: int, each: int) -> dict[str, range]:
         name = f"episode {group.start + 1}" if each == 1 else f"episodes {group.start + 1}–{group.stop}"
         by_name[name] = group
     return by_name
+
+
+def check(figure: FigureSettings) -> None:
+    only_environment(figure)
+    only_method(figure)
 
 
 def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:

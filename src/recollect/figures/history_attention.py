@@ -22,7 +22,7 @@ from recollect.figures import captions, method_styles, statistics, style, trace_
 from recollect.figures.spec import LINE, TABLE_COLUMNS, Drawn, ExtraRow, FigureSpec, options_of, with_extra_rows
 from recollect.figures.trace_reading import UNIFORM, TaskOptions, chosen_tasks, grids_of, only_method, within
 from recollect.settings.errors import UserError
-from recollect.settings.schema import each_once
+from recollect.settings.schema import FigureSettings, each_once
 from recollect.settings.seeding import generator
 
 READS = "traces"
@@ -152,6 +152,10 @@ def _decisions(
                 )
             of_episodes.append(attention_MLT[mine_M].mean(0))
     return of_episodes
+
+
+def check(figure: FigureSettings) -> None:
+    only_method(figure)
 
 
 def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:

@@ -21,7 +21,8 @@ from recollect.common.traces import Trace, without_scene
 from recollect.figures import captions, method_styles, style
 from recollect.figures.finishing import finished_example
 from recollect.figures.spec import TABLE_COLUMNS, Drawn, FigureSpec, options_of
-from recollect.figures.trace_reading import COLOURS, TaskOptions, chosen_tasks, colour_bar, grid_of
+from recollect.figures.trace_reading import COLOURS, TaskOptions, chosen_tasks, colour_bar, grid_of, only_environment
+from recollect.settings.schema import FigureSettings
 
 READS = "traces"
 FROM_ABOVE = True  # worlds without a function `scene` are refused before anything runs
@@ -53,6 +54,10 @@ def scene_of(trace: Trace, task: int) -> dict[str, Any]:
     if scene is None or trace.cell_N2 is None:
         raise without_scene(trace, f"task '{entry['name']}'")
     return scene
+
+
+def check(figure: FigureSettings) -> None:
+    only_environment(figure)
 
 
 def draw(traces: Sequence[Trace], figure: FigureSpec) -> Drawn:

@@ -21,7 +21,7 @@ from recollect.figures.spec import FigureSpec
 from recollect.figures.statistics import Interval
 from recollect.settings.errors import UserError
 from recollect.settings.loading import config_path
-from recollect.settings.schema import Frozen
+from recollect.settings.schema import FigureSettings, Frozen
 
 COLOURS = "mako_r"  # of seaborn: light to dark at an even pace
 UNIFORM = "uniform"
@@ -51,18 +51,13 @@ def read_traces(files: Sequence[Path | str]) -> list[Trace]:
 
 def grid_of(traces: Sequence[Trace], figure: FigureSpec) -> dict[str, list[Trace]]:
     """The traces that a figure draws: method -> one per seed, in the figure's order; each once, of one environment."""
-    where = f"figure '{figure.name}'"
-    if len(figure.environments) != 1:
-        do = "make one figure per environment"
-        raise UserError(
-            f"kind '{figure.kind}' draws one environment, not {len(figure.environments)}", where=where, do=do
-        )
+    where, env = f"figure '{figure.name}'", only_environment(figure)
     trace_of: dict[tuple[str, str, int], Trace] = {}
     for trace in traces:
         if trace.run in trace_of:
             raise UserError(f"the trace of {_name(trace.run)} stands twice", where=where, do="give each file once")
         trace_of[trace.run] = trace
-    wanted = [(figure.environments[0], method, seed) for method in figure.methods for seed in figure.seeds]
+    wanted = [(env, method, seed) for method in figure.methods for seed in figure.seeds]
     missing = [run for run in wanted if run not in trace_of]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -86,7 +81,15 @@ def grids_of(traces: Sequence[Trace], figure: FigureSpec) -> dict[str, dict[str,
     return {env: grid_of(traces, figure.model_copy(update={"environments": (env,)})) for env in figure.environments}
 
 
-def only_method(figure: FigureSpec) -> str:
+def only_environment(figure: FigureSettings | FigureSpec) -> str:
+    """The environment of a figure that draws one. Raises UserError: it has several."""
+    if len(figure.environments) != 1:
+        what = f"kind '{figure.kind}' draws one environment, not {len(figure.environments)}"
+        raise UserError(what, where=f"figure '{figure.name}'", do="make one figure per environment")
+    return figure.environments[0]
+
+
+def only_method(figure: FigureSettings | FigureSpec) -> str:
     """The method of a figure that draws the attention of one. Raises UserError: it has several."""
     if len(figure.methods) != 1:
         what = f"attention is drawn of one method, not {len(figure.methods)}"

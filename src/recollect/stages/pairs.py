@@ -77,6 +77,7 @@ def _check_shown(scale: str, figure: FigureSettings) -> None:
                 what = f"episodes of '{env}' each start empty (protocol: episodic), so no memory stays from one to the next"
                 do = "take `kind: bars`, or an environment with `protocol: in_context`"
                 raise UserError(what, where=f"kind: {figure.kind}", do=do)
+    _check_episodes(scale, figure)
     if declaration("figure", figure.kind, "READS") == "training":
         for env, method in product(figure.environments, figure.methods):
             if not is_trained(scale, env, method):
@@ -102,6 +103,38 @@ def _check_shown(scale: str, figure: FigureSettings) -> None:
             )
             do = "give the world a function `scene` (docs/adding.md), or leave the page out"
             raise UserError(what, where=f"pages: {{{method}: {env}}}", do=do)
+
+
+def _check_episodes(scale: str, figure: FigureSettings) -> None:
+    """Check that evaluations have the episodes that a figure draws. Raises UserError: they have too few, or a part is left."""
+    average, least = figure.options.get("average", 1), declaration("figure", figure.kind, "LEAST_EPISODES") or 1
+    for env, method in product(figure.environments, figure.methods):
+        episodes = _judged_by(scale, env, method)["episodes"]
+        if is_over_episodes(figure) and isinstance(average, int) and average > 1 and episodes % average:
+            what = f"the {episodes} episodes of '{method}' in '{env}' cannot be averaged by {average}"
+            raise UserError(what, where="average", do="choose a number that divides the number of episodes")
+        if least > 1 and (starts_empty(scale, env) or episodes < least):
+            what = f"kind '{figure.kind}' takes {least} episodes in context, which '{method}' in '{env}' has not"
+            do = f"set `protocol: in_context` and `episodes: {least}` or more in the `evaluation` of '{env}'"
+            raise UserError(what, where=f"kind: {figure.kind}", do=do)
+    traced = product(figure.environments, figure.methods) if _reads_traces(figure) else ()
+    for env, method in (*traced, *((env, method) for method, env in figure.pages.items())):
+        tasks = _tasks_traced(scale, env)
+        if tasks > (episodes := _judged_by(scale, env, method)["episodes"]):
+            what = f"an evaluation of {episodes} episodes does not play all {tasks} tasks of '{env}', so none can be traced"
+            raise UserError(what, where="evaluation.episodes", do=f"evaluate at least {tasks} episodes")
+
+
+def _reads_traces(figure: FigureSettings) -> bool:
+    return declaration("figure", figure.kind, "READS") == "traces"
+
+
+def _tasks_traced(scale: str, env: str) -> int:
+    """How many tasks an episodic evaluation must play to be traced; 1 where all are played anyway, or the world may be not here."""
+    environment = environment_mapping(scale, env)
+    if not starts_empty(scale, env) or environment.get("family", "base") != "base":
+        return 1
+    return len(registry.tasks(str(environment["world"]), environment.get("options") or {}, "eval"))
 
 
 def _draws_learning(figure: FigureSettings) -> bool:
