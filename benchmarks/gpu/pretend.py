@@ -414,6 +414,8 @@ def _patches(gpu: PretendGpu) -> Iterator[Any]:
         yield mock.patch.object(torch.cuda, name, value)
     # oneDNN's LSTM keeps what a replay would have to make anew.
     yield torch.backends.mkldnn.flags(enabled=False, allow_tf32=False)
+    # A CPU computes LSTMs, and a build of PyTorch that has cuDNN would lay their weights out for it.
+    yield mock.patch.object(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
     yield mock.patch.object(torch.nn.utils.clip_grad, "_group_tensors_by_device_and_dtype", grouped)
     yield mock.patch.object(threading.Thread, "run", run_with)
     yield mock.patch.object(torch, "autocast", cast)

@@ -72,7 +72,7 @@ def numbers(way, given, weight):
         return [*found, way(*(tensor.detach() for tensor in given))]
 
 found = {}
-for T, k, B, H, layers in [(1, 1, 3, 32, 1), (6, 2, 20, 16, 1), (3, 2, 17, 128, 1), (30, 1, 16, 64, 1), (60, 2, 17, 16, 3)]:
+for T, k, B, H, layers in SHAPES:
     draws = torch.Generator().manual_seed(0)
     given, inputs = [torch.randn(k, B, T, 24, generator=draws)], 24
     for _ in range(layers):
@@ -119,16 +119,27 @@ def said(program: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *, interpr
     """What a program prints, in a process of its own: how Triton runs is decided where it is imported."""
     monkeypatch.setenv("TRITON_INTERPRET", "1" if interpret else "0")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=1800)
     assert not ended.returncode, ended.stderr
     found: dict[str, float] = json.loads(ended.stdout)
     return found
 
 
-def test_kernels_have_the_states_and_gradients_of_plain_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = said(INTERPRETED, tmp_path, monkeypatch, interpret=True)
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [(1, 1, 3, 32, 1), (6, 2, 20, 16, 1)],
+        pytest.param([(3, 2, 17, 128, 1), (30, 1, 16, 64, 1), (60, 2, 17, 16, 3)], marks=pytest.mark.slow),  # minutes
+    ],
+    ids=["small", "large"],
+)
+def test_kernels_have_the_states_and_gradients_of_plain_cells(
+    shapes: list[tuple[int, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of T steps of k networks' B rows, through some layers of width H."""
+    found = said(INTERPRETED.replace("SHAPES", str(shapes)), tmp_path, monkeypatch, interpret=True)
     whole = [apart for case, apart in found.items() if "highest" in case]
-    assert len(found) == 20 and len(whole) == 5 and max(whole) < 2e-5, found
+    assert len(found) == 4 * len(shapes) and len(whole) == len(shapes) and max(whole) < 2e-5, found
     assert max(found.values()) < 4e-4, found
 
 
