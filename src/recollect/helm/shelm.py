@@ -28,13 +28,15 @@ from recollect.helm.settings import token_vocabulary
 from recollect.helm.vision.token_vocabulary import TokenVocabulary
 from recollect.helm.vision.vision_language import VisionLanguageModel, vision_language_model
 from recollect.settings.errors import UserError
-from recollect.settings.schema import Settings
+from recollect.settings.schema import Frozen, Settings
 
 ACTIONS = "discrete"
 OBSERVATIONS = "images"
 
 
-class Hyperparameters(history.LanguageHyperparameters):
+class WordHyperparameters(Frozen):
+    """What says how an image becomes words."""
+
     token_vocabulary: str = Field(
         "clip", description="A name of config/token_vocabularies.yaml, which also says what images are seen with."
     )
@@ -45,6 +47,9 @@ class Hyperparameters(history.LanguageHyperparameters):
         description="The image encoder's weights are drawn with this seed, and words say nothing of an image; null, the paper's: "
         "trained ones.",
     )
+
+
+class Hyperparameters(history.LanguageHyperparameters, WordHyperparameters):
     mem_len: Literal["config"] = Field("config", description="The released SHELM remembers what is configured.")
 
 

@@ -24,7 +24,7 @@ from recollect.helm import ppo_lstm
 from recollect.helm.language.language_memory import language_memory
 from recollect.helm.method import PolicyArrays, check_world, make_network, method_of
 from recollect.helm.sampled_policy import packed_outputs
-from recollect.helm.shelm import TokenReader, check_settings, token_reader
+from recollect.helm.shelm import TokenReader, WordHyperparameters, check_settings, token_reader
 from recollect.helm.small_impala import ActorCritic
 from recollect.settings.schema import Settings
 
@@ -32,17 +32,12 @@ ACTIONS = "discrete"
 OBSERVATIONS = "images"
 
 
-class Hyperparameters(ppo_lstm.Hyperparameters):
+class Hyperparameters(ppo_lstm.Hyperparameters, WordHyperparameters):
     """Of LSTM-PPO, and of SHELM what says how an image becomes words."""
 
     language_model: str = Field(
         "transfo-xl-wt103", description="Whose embeddings of words are read; a name of config/language_models.yaml."
     )
-    token_vocabulary: str = Field(
-        "clip", description="A name of config/token_vocabularies.yaml, which also says what images are seen with."
-    )
-    topk: int = Field(1, ge=1, description="Words of an image.")
-    untrained_images: int | None = Field(None, ge=0, description="See SHELM's.")
     cached_frames: int = Field(20_000, ge=1, description="Different images that are kept as read; saves time only.")
 
 

@@ -25,6 +25,10 @@ class UserError(Exception):
         self.what, self.where, self.do = what, str(where), do
         super().__init__(f"{what}\n  where: {where}\n  to do: {do}")
 
+    def at(self, where: object) -> UserError:
+        """The same error, said of another place."""
+        return type(self)(self.what, where=where, do=self.do)
+
     def __reduce__(self) -> tuple[Any, ...]:  # it goes from process to process
         return partial(type(self), where=self.where, do=self.do), (self.what,)
 

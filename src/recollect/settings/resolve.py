@@ -187,8 +187,7 @@ def with_options(environment: EnvironmentSettings) -> EnvironmentSettings:
         try:
             return model.parse(options, environment.world)
         except UserError as error:
-            where = f"{file}: {called} (of the world {environment.world})"
-            raise UserError(error.what, where=where, do=error.do) from error
+            raise error.at(f"{file}: {called} (of the world {environment.world})") from error
 
     options = parsed("options", environment.options)
     if environment.training_options:

@@ -102,8 +102,8 @@ def unused() -> Unused:
     """
     default_selection()  # there is a configuration, and it is in order
     units = {path: unit for path in _files() if (unit := _unit_of(path)) is not None}
-    known = names("scales")
-    used = _used(scale for scale in known if scale in {unit.scale for unit in units.values()})
+    known, there = names("scales"), {unit.scale for unit in units.values()}
+    used = _used(scale for scale in known if scale in there)
     left = {scale: f"a process is at work in {place}" for scale, place in busy_scales().items()}
     files: dict[Unit, list[Path]] = defaultdict(list)
     for path, unit in units.items():

@@ -37,9 +37,9 @@ def check_environments(jobs: Iterable[Job]) -> None:
         UserError: there is no such split, images are none for their encoder, or it cannot be trained; the file is named.
     """
     listed = list(jobs)
+    judged = set(_of(listed, *_JUDGE))
     for scale, env in _of(listed, *_JUDGE, *_MAKE):
-        judged = bool(_of([job for job in listed if (job.scale, job.env) == (scale, env)], *_JUDGE))
-        _check_splits(scale, env, judged)
+        _check_splits(scale, env, (scale, env) in judged)
     for scale, env in _of(listed, *_SEE):
         with _named_by(env, scale, "images"):
             _check_images(environment_settings(scale, env))
@@ -57,8 +57,7 @@ def _named_by(env: str, scale: str, part: str) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        where = f"{shown(environment_path(env))} (scale {scale}): {part} ({error.where})"
-        raise type(error)(error.what, where=where, do=error.do) from error
+        raise error.at(f"{shown(environment_path(env))} (scale {scale}): {part} ({error.where})") from error
 
 
 def _check_splits(scale: str, env: str, judged: bool) -> None:

@@ -31,8 +31,7 @@ def check_networks(jobs: Iterable[Job]) -> None:
         try:
             _check(scale, env, method)
         except UserError as error:
-            where = f"environment '{env}' with method '{method}' at scale {scale}: {error.where}"
-            raise UserError(error.what, where=where, do=error.do) from error
+            raise error.at(f"environment '{env}' with method '{method}' at scale {scale}: {error.where}") from error
 
 
 def _tried(job: Job) -> str:

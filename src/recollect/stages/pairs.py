@@ -107,26 +107,27 @@ def _check_shown(scale: str, figure: FigureSettings) -> None:
 
 def _check_episodes(scale: str, figure: FigureSettings) -> None:
     """Check that evaluations have the episodes that a figure draws. Raises UserError: they have too few, or a part is left."""
-    average, least = figure.options.get("average", 1), declaration("figure", figure.kind, "LEAST_EPISODES") or 1
-    for env, method in product(figure.environments, figure.methods):
+    drawn, least = (
+        list(product(figure.environments, figure.methods)),
+        declaration("figure", figure.kind, "LEAST_EPISODES"),
+    )
+    average = figure.options.get("average", 1)
+    averaged = is_over_episodes(figure) and isinstance(average, int) and average > 1
+    for env, method in drawn if averaged or least else ():
         episodes = _judged_by(scale, env, method)["episodes"]
-        if is_over_episodes(figure) and isinstance(average, int) and average > 1 and episodes % average:
+        if averaged and episodes % average:
             what = f"the {episodes} episodes of '{method}' in '{env}' cannot be averaged by {average}"
             raise UserError(what, where="average", do="choose a number that divides the number of episodes")
-        if least > 1 and (starts_empty(scale, env) or episodes < least):
+        if least and (starts_empty(scale, env) or episodes < least):
             what = f"kind '{figure.kind}' takes {least} episodes in context, which '{method}' in '{env}' has not"
             do = f"set `protocol: in_context` and `episodes: {least}` or more in the `evaluation` of '{env}'"
             raise UserError(what, where=f"kind: {figure.kind}", do=do)
-    traced = product(figure.environments, figure.methods) if _reads_traces(figure) else ()
+    traced = drawn if declaration("figure", figure.kind, "READS") == "traces" else ()
     for env, method in (*traced, *((env, method) for method, env in figure.pages.items())):
         tasks = _tasks_traced(scale, env)
         if tasks > (episodes := _judged_by(scale, env, method)["episodes"]):
             what = f"an evaluation of {episodes} episodes does not play all {tasks} tasks of '{env}', so none can be traced"
             raise UserError(what, where="evaluation.episodes", do=f"evaluate at least {tasks} episodes")
-
-
-def _reads_traces(figure: FigureSettings) -> bool:
-    return declaration("figure", figure.kind, "READS") == "traces"
 
 
 def _tasks_traced(scale: str, env: str) -> int:
@@ -298,8 +299,7 @@ def named_by(scale: str, figure: str) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        where = f"{error.where}, named by {shown(config_path('figures', figure))} (scale {scale})"
-        raise type(error)(error.what, where=where, do=error.do) from error
+        raise error.at(f"{error.where}, named by {shown(config_path('figures', figure))} (scale {scale})") from error
 
 
 def check_pair(scale: str, env: str, method: str) -> None:
@@ -346,7 +346,7 @@ def _check_played(kind: str, algorithm: str, called: str, environment: Mapping[s
         options = json.dumps(environment.get("options") or {}, sort_keys=True)
         found = _spaces(str(environment.get("world")), options, _judged_split(environment))
     except UserError as error:
-        raise type(error)(error.what, where=f"{where} ({error.where})", do=error.do) from error
+        raise error.at(f"{where} ({error.where})") from error
     actions, seen = declaration(kind, algorithm, "ACTIONS"), declaration(kind, algorithm, "OBSERVATIONS")
     if actions is not None and actions != found.actions:
         do = f"take one for {found.actions} actions, or another environment"

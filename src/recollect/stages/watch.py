@@ -132,7 +132,7 @@ def _check(names: Names, said: str) -> None:
     try:
         _check_names(scale, env, method)
     except UserError as error:
-        raise UserError(error.what, where=said, do=error.do) from error
+        raise error.at(said) from error
     if "*" in names.values():
         do = "start one (`recollect run`), or name all of scale, env, method and seed of one to come"
         raise UserError("there is no such run" if said else "no run is in training", where=said or ".", do=do)

@@ -14,12 +14,16 @@ import torch
 from recollect.artifacts.run import Run
 from recollect.common.contract import Inputs, Traced
 from recollect.common.distinct_images import DistinctImages
+from recollect.common.learning_curve import world_of
 from recollect.evaluation.episodic import evaluate
 from recollect.helm import ppo_lstm, shelm, shelm_lstm
+from recollect.helm.language_history import channels_first
 from recollect.helm.on_policy import OnPolicyTrainer
 from recollect.helm.vision.clip import SHAPES, Clip
 from recollect.helm.vision.untrained import forget
+from recollect.helm.vision.vision_language import preprocessed
 from recollect.settings.errors import UserError
+from recollect.settings.resolve import resolve
 from recollect.settings.schema import EnvironmentSettings, EvaluationSettings, MethodSettings, Settings
 
 
@@ -230,6 +234,33 @@ def test_an_untrained_clip_is_drawn_as_pytorch_and_clips_code_would(network: str
         }
     for name, deviation in expected.items():
         assert float(weights[name].std()) == pytest.approx(deviation, rel=0.08), name
+
+
+@pytest.mark.slow
+@torch.inference_mode()
+def test_an_untrained_clip_hardly_tells_images_apart() -> None:
+    """As docs/helm.md says of 39 images of MiniGrid-Memory; random directions stand for words."""
+    world = world_of(resolve("paper", "mini_grid_MemoryS11", "shelm", 0).environment, "train", "x", 0, 4)
+    draws, (observation, _) = np.random.default_rng(0), world.reset()
+    frames = []
+    for _ in range(60):
+        frames.append(observation)
+        action = draws.integers(world.single_action_space.n, size=4)  # type: ignore[attr-defined]
+        observation, _, terminated, truncated, _ = world.step(action)
+        if (terminated | truncated).any():
+            observation, _ = world.reset(options={"reset_mask": terminated | truncated})
+    images = np.unique(np.concatenate(frames), axis=0)
+    with torch.device("meta"):
+        clip = Clip(SHAPES["clip_vit_b16"])
+    clip = clip.to_empty(device="cpu").eval()
+    forget(clip.visual, 0)
+    fitted = preprocessed(channels_first(images).float() / 255, 224, "crop")
+    seen_NW = torch.cat([clip.visual(part) for part in fitted.split(4)])
+    assert len(images) == 39
+    for words, distinct in ((5_000, 2), (13_000, 1)):
+        word_VW = torch.randn(words, 512, generator=torch.Generator().manual_seed(1))
+        word_VW = torch.nn.functional.normalize(word_VW, dim=1)
+        assert len((seen_NW @ word_VW.T).argmax(1).unique()) == distinct
 
 
 def test_lstm_ppo_itself_reads_features_alone(inputs: Inputs) -> None:
